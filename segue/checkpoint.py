@@ -1,0 +1,169 @@
+"""Bundles: a trained model on disk, in safetensors and JSON, with checksums. Never a pickle.
+
+    config.json         the model's shape, and how it is read
+    model.safetensors   its weights
+    tokenizer.json      if it has one
+    SHA256SUMS          as `sha256sum -c` wants it
+
+A folder is written beside its place, flushed, and renamed into it: whatever happens, either the old one is whole
+or the new one is.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from segue.config import BundleConfig, Reading
+from segue.errors import BundleError
+from segue.nn.xl import TransformerXL
+
+CONFIG, WEIGHTS, TOKENIZER, CHECKSUMS = "config.json", "model.safetensors", "tokenizer.json", "SHA256SUMS"
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A model with all that is needed to read with it."""
+
+    model: TransformerXL
+    reading: Reading
+    tokenizer: Tokenizer | None = None
+
+    def save(self, path: Path | str) -> None:
+        """Write the bundle, or replace the one that is there."""
+        target = Path(path)
+        if target.exists() and not (target / CONFIG).is_file():
+            raise BundleError(f"{target} exists and is no bundle; nothing was overwritten: choose another name")
+        config = BundleConfig(model=self.model.config, reading=self.reading)
+        with whole_folder(target) as folder:
+            write_json(folder / CONFIG, config.model_dump(mode="json"))
+            write_tensors(folder / WEIGHTS, dict(self.model.state_dict()))
+            if self.tokenizer is not None:
+                self.tokenizer.save(str(folder / TOKENIZER))
+            sums = (f"{_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
+            (folder / CHECKSUMS).write_text("".join(sums))
+
+
+def load(path: Path | str) -> Bundle:
+    """Read a bundle, verifying every byte and every tensor. The model is ready to read with, dropout off."""
+    folder = _present(Path(path))
+    _verify(folder)
+    config = BundleConfig(**_read_json(folder / CONFIG))
+    with torch.device("meta"):
+        model = TransformerXL(config.model)
+    weights = _read_tensors(folder / WEIGHTS)
+    _check_fit(folder / WEIGHTS, weights, dict(model.state_dict()))
+    model.load_state_dict(weights, assign=True)
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if (folder / TOKENIZER).exists() else None
+    return Bundle(model.eval(), config.reading, tokenizer)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its place under `target` only when it is complete and on the disk."""
+    fresh, previous = target.with_name(f".{target.name}.new-{os.getpid()}"), _previous(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh.mkdir()
+    try:
+        yield fresh
+        for file in (*fresh.iterdir(), fresh):
+            _flush(file)
+        if target.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            target.rename(previous)  # a crash between these two lines is what `_present` is for
+        fresh.rename(target)
+        _flush(target.parent)
+        shutil.rmtree(previous, ignore_errors=True)
+    except OSError as error:
+        raise BundleError(f"{target} could not be written: {error.strerror}; what was there is unchanged") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _previous(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")
+
+
+def _present(path: Path) -> Path:
+    """The folder, or the one before it if a crash came between the two renames of a save."""
+    for folder in (path, _previous(path)):
+        if (folder / CONFIG).is_file():
+            return folder
+    if path.exists():
+        raise BundleError(f"{path} is no bundle: it has no {CONFIG}; a foreign checkpoint needs `segue import` first")
+    raise BundleError(f"there is no bundle at {path}")
+
+
+def _verify(folder: Path) -> None:
+    if not (folder / CHECKSUMS).is_file():
+        raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
+    sums = {}
+    for line in (folder / CHECKSUMS).read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        sums[name] = digest
+    for name in {CONFIG, WEIGHTS, *sums}:
+        if not (folder / name).is_file():
+            raise BundleError(f"{folder} lacks {name}; copy or import it again")
+        if sums.get(name) != _checksum(folder / name):
+            raise BundleError(f"{folder / name} is not the file that was saved (its checksum differs); restore it")
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{path} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BundleError(f"{path} should hold an object; found {type(value).__name__}")
+    return value
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is no safetensors file: {error}") from None
+
+
+def _check_fit(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Every tensor that the config asks for, in its shape, and no other."""
+    for name in wanted.keys() - found.keys():
+        raise BundleError(f"{path} lacks the tensor {name}, which its config asks for")
+    for name in found.keys() - wanted.keys():
+        raise BundleError(f"{path} holds a tensor {name}, which its config does not know")
+    for name, tensor in found.items():
+        if tensor.shape != wanted[name].shape:
+            raise BundleError(
+                f"{path}: {name} has shape {tuple(tensor.shape)}; its config asks for {tuple(wanted[name].shape)}"
+            )

@@ -1,0 +1,40 @@
+"""The command line. One file per verb; each imports what is heavy only when it runs."""
+
+import sys
+
+import typer
+
+from segue.cli import exporting, importing, info
+from segue.errors import SegueError
+
+app = typer.Typer(
+    name="segue",
+    help="Sequence models that read on beyond a fixed context: Transformer-XL and what it is measured against.",
+    epilog="Try: segue info",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("info", epilog=info.EXAMPLE)(info.info)
+app.command("import", epilog=importing.EXAMPLE)(importing.import_)
+app.command("export", epilog=exporting.EXAMPLE)(exporting.export)
+
+
+@app.callback(invoke_without_command=True)
+def _segue(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
+    if version:
+        from segue import __version__
+
+        typer.echo(f"segue {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Exit 0 if it worked, 1 with one line if the user can put it right, 2 if the call made no sense."""
+    try:
+        app()
+    except SegueError as error:
+        print(f"segue: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,32 @@
+"""`segue export`: a bundle in a layout that other code reads."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: segue export models/wt103 -o wt103-hf --layout huggingface"
+
+
+class Layout(StrEnum):
+    """The layouts that a bundle can be written in."""
+
+    REFERENCE = "reference"
+    HUGGINGFACE = "huggingface"
+
+
+def export(
+    bundle: Annotated[Path, typer.Argument(help="The bundle to export.", metavar="BUNDLE")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="FOLDER")],
+    layout: Annotated[Layout, typer.Option(help="The authors' PyTorch code, or Hugging Face's transfo-xl.")],
+) -> None:
+    """Write a bundle as model.safetensors and config.json in a foreign layout. Importing it again gives the same weights."""
+    from segue.checkpoint import load
+    from segue.interop.files import export_bundle
+
+    typer.echo(f"reading {bundle}", err=True)
+    notes = export_bundle(load(bundle), output, layout.value)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"{output}: written in the {layout.value} layout")

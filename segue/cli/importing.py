@@ -1,0 +1,40 @@
+"""`segue import`: a foreign checkpoint becomes a bundle."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: segue import transfo-xl-wt103/ -o models/wt103 --vocab vocab.txt"
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="A folder or a .safetensors file of weights.", metavar="SOURCE")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The bundle to write.", metavar="BUNDLE")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The config as JSON, if it is neither inside the file nor beside it.", metavar="FILE"),
+    ] = None,
+    vocab: Annotated[
+        Path | None,
+        typer.Option(help="The vocabulary as plain text, one symbol a line in the order of ids.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Import a Transformer-XL from elsewhere.
+
+    Two layouts are known: the authors' PyTorch code (its state dict as safetensors, its constructor's arguments
+    as JSON) and Hugging Face's transfo-xl (config.json with model.safetensors or pytorch_model.bin).
+    Nothing is ever unpickled. The bundle remembers how the source would read: memory, clamp, span, initial memory.
+    """
+    from segue.interop.files import import_bundle
+
+    typer.echo(f"reading {source}", err=True)
+    bundle = import_bundle(source, config=config, vocab=vocab)
+    typer.echo(f"writing {output}", err=True)
+    bundle.save(output)
+    count = sum(parameter.numel() for parameter in bundle.model.parameters())
+    reach = bundle.reading.reach
+    typer.echo(
+        f"{output}: {count:,} parameters; reads with memory {reach.memory}, clamp {reach.clamp or 'none'}, "
+        f"span {reach.span or 'none'}, initial {reach.initial}"
+    )

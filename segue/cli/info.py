@@ -1,0 +1,136 @@
+"""`segue info`: what a preset or a bundle is, and what it takes to run."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from segue.presets import Preset
+
+EXAMPLE = "Example: segue info wt103-standard"
+
+
+def info(
+    name: Annotated[
+        str | None, typer.Argument(help="A preset or the folder of a bundle.", metavar="[PRESET|BUNDLE]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """List the presets, or show one of them, or a bundle.
+
+    Memory is for float32. Training counts weights, gradients, Adam's moments, the carried memory and what one step
+    keeps for its backward pass, at the published number of lanes; reading counts weights and one lane's memory.
+    """
+    if name is None:
+        _list_presets(as_json)
+        return
+    found = _bundle(Path(name)) if Path(name).exists() else _preset(name)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for key, value in _flat(found):
+        typer.echo(f"{key:<28} {value}")
+
+
+def _list_presets(as_json: bool) -> None:
+    from segue.presets import PRESETS
+
+    rows = {name: _facts(preset) for name, preset in PRESETS.items()}
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title="Published Transformer-XL recipes", title_justify="left")
+    table.add_column("preset", style="bold", no_wrap=True)
+    for title in ("parameters", "train", "read"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("recipe")
+    table.add_column("published")
+    for name, row in rows.items():
+        table.add_row(
+            name,
+            f"{row['parameters']:,}",
+            _size(row["training_bytes"]),
+            _size(row["reading_bytes"]),
+            row["summary"],
+            row["published"],
+        )
+    Console().print(table)
+    typer.echo("\ntrain, read: memory in float32.  segue info PRESET shows all of one.")
+
+
+def _preset(name: str) -> dict[str, Any]:
+    from segue.presets import preset
+
+    chosen = preset(name)
+    facts = {"preset": name, **_facts(chosen)}
+    return facts | {"note": chosen.note} if chosen.note else facts
+
+
+def _bundle(path: Path) -> dict[str, Any]:
+    from segue.checkpoint import load
+    from segue.nn.footprint import reading_bytes
+
+    bundle = load(path)
+    weights = list(bundle.model.parameters())
+    return {
+        "bundle": str(path),
+        "parameters": sum(weight.numel() for weight in weights),
+        "precision": str(weights[0].dtype).removeprefix("torch."),
+        "reading_bytes": reading_bytes(bundle.model.config, bundle.reading),
+        "tokenizer": "none" if bundle.tokenizer is None else f"{bundle.tokenizer.get_vocab_size():,} symbols",
+        "model": bundle.model.config.model_dump(mode="json"),
+        "reading": bundle.reading.model_dump(mode="json"),
+    }
+
+
+def _facts(preset: "Preset") -> dict[str, Any]:
+    from segue.nn.footprint import parameters, reading_bytes, training_bytes
+
+    recipe = preset.recipe
+    shape, train = recipe.model, recipe.train
+    return {
+        "parameters": parameters(shape),
+        "data": preset.data,
+        "published": preset.published,
+        "summary": f"{shape.layers}×{shape.width}, {shape.heads}×{shape.head_width}, "
+        f"B {train.lanes}, T=M {train.segment}, {_short(train.steps)} steps",
+        "training_bytes": training_bytes(recipe),
+        "reading_bytes": reading_bytes(shape, recipe.reading),
+        **recipe.model_dump(mode="json"),
+    }
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            lines += _flat(value, f"{name}.")
+        elif key.endswith("_bytes"):
+            lines.append((name.removesuffix("_bytes") + " memory", _size(value)))
+        else:
+            lines.append((name, _said(value)))
+    return lines
+
+
+def _said(value: Any) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_said(item) for item in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:g}M" if count >= 1_000_000 else f"{count / 1e3:g}k"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"

@@ -1,0 +1,206 @@
+"""Every setting, checked when it is built. Knows no torch, so that the command line starts at once.
+
+What shapes weights is in a model's config; how far back it reads is in `Reach`, because the weights of a
+Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D head width, V vocabulary.
+"""
+
+from difflib import get_close_matches
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from segue.errors import ConfigError
+
+RELATIVE = ("xl", "shaw")
+"""Encodings that know how far apart two tokens are; all others know where one token stands."""
+
+TABLED = ("shaw", "learned", "per-layer")
+"""Encodings that are learned row by row, so that their size is part of the shape."""
+
+
+class Settings(BaseModel):
+    """Frozen, closed, and with errors of one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explained(type(self), error)) from None
+
+
+def explained(kind: type[BaseModel], error: ValidationError) -> str:
+    """Pydantic's report as one line: `TrainConfig has no 'stpes'; did you mean 'steps'?`"""
+    return "; ".join(_complaint(kind, detail) for detail in error.errors(include_url=False))
+
+
+def _complaint(kind: type[BaseModel], detail: Any) -> str:
+    name = ".".join(str(part) for part in detail["loc"])
+    match detail["type"]:
+        case "extra_forbidden":
+            near = get_close_matches(name, kind.model_fields, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(kind.model_fields)}"
+            return f"{kind.__name__} has no '{name}'; {hint}"
+        case "missing":
+            return f"{kind.__name__} needs '{name}'"
+        case "value_error":
+            return f"{kind.__name__}: {detail['ctx']['error']}"
+    wanted = detail["msg"].removeprefix("Input should be ")
+    return f"{kind.__name__}: {name} should be {wanted}; found {detail['input']!r}"
+
+
+def _as_wide(shape: dict[str, Any]) -> int:
+    return int(shape["width"])
+
+
+def _four_times(shape: dict[str, Any]) -> int:
+    return 4 * int(shape["width"])
+
+
+def _shared_out(shape: dict[str, Any]) -> int:
+    return max(1, int(shape["width"]) // int(shape["heads"]))
+
+
+class VocabularyConfig(Settings):
+    """The two ends of a model: tokens to vectors, vectors to probabilities.
+
+    With `cutoffs`, tokens are sorted into clusters of falling frequency: the head, then one tail per cutoff.
+    With a `divisor` k, cluster i has vectors of width embedding / k^i.
+    """
+
+    vocab: PositiveInt
+    width: PositiveInt = 512
+    embedding: PositiveInt = Field(default_factory=_as_wide)  # of the head cluster
+    cutoffs: tuple[PositiveInt, ...] = ()
+    divisor: PositiveInt = 1
+    tied: bool = True  # one table for both ends
+    tied_projections: bool = True  # the tails' projections too; the head's is always its own
+    head_projection: bool = True  # with a divisor: project the head even where its width already fits
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Cluster i holds the tokens from edges[i] up to edges[i + 1]."""
+        return (0, *self.cutoffs, self.vocab)
+
+    @property
+    def clusters(self) -> int:
+        return len(self.cutoffs) + 1
+
+    def projected(self, cluster: int) -> bool:
+        """Whether a projection stands between the model's width and this cluster's."""
+        if self.divisor == 1 or (cluster == 0 and not self.head_projection):
+            return self.embedding != self.width
+        return True
+
+    @model_validator(mode="after")
+    def _cutoffs_rise(self) -> Self:
+        edges = self.edges
+        if any(left >= right for left, right in zip(edges, edges[1:], strict=False)):
+            raise ValueError(
+                f"cutoffs {list(self.cutoffs)} should rise and stay below the vocabulary of {self.vocab}"
+            )
+        if self.embedding // self.divisor ** len(self.cutoffs) < 1:
+            raise ValueError(
+                f"divisor {self.divisor} leaves no width for the last of {self.clusters} clusters; "
+                f"use fewer cutoffs, or an embedding wider than {self.embedding}"
+            )
+        return self
+
+
+class XLConfig(VocabularyConfig):
+    """A Transformer-XL: all that is needed to build its weights, and the dropout it trains with."""
+
+    kind: Literal["xl"] = "xl"
+    layers: PositiveInt = 12
+    heads: PositiveInt = 8
+    head_width: PositiveInt = Field(default_factory=_shared_out)
+    inner: PositiveInt = Field(default_factory=_four_times)  # of the feed-forward
+    norm: Literal["post", "pre"] = "post"
+    encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
+    table: NonNegativeInt = 0  # rows of a learned encoding: distances for shaw, positions for the others
+    biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
+    dropout: float = Field(0.0, ge=0, lt=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    init: PositiveFloat = 0.02  # the spread of fresh weights
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if "head_width" not in self.model_fields_set and self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not a multiple of heads {self.heads}; "
+                "change one, or give head_width as well"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _table_fits(self) -> Self:
+        if (self.encoding in TABLED) != (self.table > 0):
+            wanted = "a table of 1 row or more" if self.encoding in TABLED else "no table"
+            raise ValueError(f"encoding {self.encoding!r} wants {wanted}; found table={self.table}")
+        return self
+
+
+class Reach(Settings):
+    """How far back reading goes. A memory carries it along."""
+
+    memory: NonNegativeInt  # states kept for each layer and lane
+    clamp: PositiveInt | None = None  # farther distances count as this one
+    span: PositiveInt | None = None  # a query sees this many keys, itself included
+    initial: Literal["empty", "zeros"] = "empty"  # zeros: a full memory of zeros, which is attended to
+    positions: Literal["onward", "restart"] = "onward"  # of absolute encodings, from segment to segment
+
+    @model_validator(mode="after")
+    def _segments_can_be_told_apart(self) -> Self:
+        if self.positions == "restart" and self.memory:
+            raise ValueError(
+                "absolute positions that restart in every segment while memory is carried cannot tell the "
+                f"segments apart; found memory={self.memory}: use positions='onward', or memory=0"
+            )
+        return self
+
+
+class Reading(Settings):
+    """How a bundle is read unless the reader says otherwise."""
+
+    segment: PositiveInt
+    reach: Reach
+
+
+class TrainConfig(Settings):
+    """How a model is trained: Adam, linear warm-up, cosine decay, clipped gradients."""
+
+    lanes: PositiveInt  # B
+    segment: PositiveInt  # T
+    memory: NonNegativeInt  # M
+    steps: PositiveInt
+    rate: PositiveFloat = 2.5e-4
+    warmup: NonNegativeInt = 0
+    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first
+    clip: PositiveFloat = 0.25
+
+
+class Recipe(Settings):
+    """Everything that defines a run."""
+
+    model: XLConfig
+    train: TrainConfig
+    reading: Reading
+
+
+class BundleConfig(Settings):
+    """What config.json of a bundle holds."""
+
+    format: Literal["segue-bundle-1"] = "segue-bundle-1"
+    model: XLConfig
+    reading: Reading

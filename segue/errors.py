@@ -1,0 +1,25 @@
+"""What can go wrong by the user's hand. (Our own mistakes are assertions.)
+
+Every message says what was found, what was wanted and what to try, in one line.
+None of these is a ValueError: pydantic would swallow it into a report of its own.
+"""
+
+
+class SegueError(Exception):
+    """Anything a user can put right."""
+
+
+class ConfigError(SegueError):
+    """A setting that does not exist, does not fit or contradicts another."""
+
+
+class InputError(SegueError):
+    """Tokens, memories or masks that the model cannot read."""
+
+
+class BundleError(SegueError):
+    """A bundle on disk that is damaged, incomplete or of another shape."""
+
+
+class SourceError(SegueError):
+    """A foreign checkpoint that cannot be imported, or a model that a foreign layout cannot hold."""

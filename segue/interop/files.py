@@ -1,0 +1,158 @@
+"""Foreign files, read without ever running what is in them.
+
+The only place that calls `torch.load`, and only for tensors (`weights_only=True`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError  # noqa: S403 (the exception's name only)
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from segue.checkpoint import Bundle, whole_folder, write_json, write_tensors
+from segue.config import Reach
+from segue.errors import SourceError
+from segue.interop import huggingface, reference
+from segue.nn.xl import TransformerXL
+from segue.text.tokenizer import word_tokenizer
+
+LAYOUTS: Mapping[str, ModuleType] = {"reference": reference, "huggingface": huggingface}
+
+PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
+
+HOW_TO_SAVE = (
+    "where it was trained, run `safetensors.torch.save_file(model.state_dict(), 'model.safetensors')` "
+    "and import that file with its config"
+)
+HOW_TO_LIST = "write it as text, one symbol a line in the order of the ids, and give that file to --vocab"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A foreign checkpoint, read but not yet understood."""
+
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+
+    @property
+    def layout(self) -> str:
+        if self.config.get("model_type") == "transfo-xl":
+            return "huggingface"
+        if "n_token" in self.config:
+            return "reference"
+        raise SourceError(
+            "the config is neither the authors' (no 'n_token') nor Hugging Face's transfo-xl "
+            f"(model_type {self.config.get('model_type')!r}); no other layouts are known"
+        )
+
+
+def import_bundle(source: Path, *, config: Path | None = None, vocab: Path | None = None) -> Bundle:
+    """The model at `source`, with the reading that its config implies."""
+    found = read_source(source, config)
+    layout = LAYOUTS[found.layout]
+    build: Callable[..., tuple[TransformerXL, Reach]] = (
+        huggingface.build_transfo_xl if layout is huggingface else reference.build
+    )
+    model, _ = build(found.weights, found.config)
+    tokenizer = None if vocab is None else read_vocabulary(vocab, model.config.vocab)
+    return Bundle(model.eval(), layout.reading(found.config), tokenizer)
+
+
+def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
+    """Write the bundle in a foreign layout; what that layout cannot say comes back as notes."""
+    if target.exists():
+        raise SourceError(f"{target} exists; nothing was overwritten: choose another name")
+    weights, config, notes = LAYOUTS[layout].export(bundle.model, bundle.reading)
+    with whole_folder(target) as folder:
+        write_tensors(folder / "model.safetensors", weights)
+        write_json(folder / "config.json", config)
+    return [*notes, *(["the tokenizer is not written"] if bundle.tokenizer is not None else [])]
+
+
+def read_source(source: Path, config: Path | None = None) -> Source:
+    """Weights and config: of a folder, or of one file with its config inside, beside it or given."""
+    if not source.exists():
+        raise SourceError(f"there is nothing at {source}")
+    if source.is_dir():
+        return Source(_folder_weights(source), _read_config(config or source / "config.json"))
+    if source.suffix != ".safetensors":
+        return Source(_load_tensors_only(source), _read_config(config or source.with_name("config.json")))
+    weights, inside = _load_safetensors(source)
+    if config is None and inside is not None:
+        return Source(weights, inside)
+    return Source(weights, _read_config(config or source.with_name("config.json")))
+
+
+def read_vocabulary(path: Path, size: int) -> Tokenizer:
+    """A plain text with one symbol a line (a count may follow it), as a tokenizer of words."""
+    if path.suffix in PICKLES:
+        raise SourceError(f"{path} is a pickled vocabulary, which is never opened; {HOW_TO_LIST}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise SourceError(f"{path} is no UTF-8 text, perhaps a pickle; {HOW_TO_LIST}") from None
+    except OSError as error:
+        raise SourceError(f"{path} could not be read: {error.strerror}") from None
+    symbols = [line.split()[0] for line in lines if line.strip()]
+    if len(symbols) != size:
+        raise SourceError(f"{path} has {len(symbols)} symbols and the model {size}; is it the model's vocabulary?")
+    return word_tokenizer(symbols)
+
+
+def _folder_weights(folder: Path) -> dict[str, Tensor]:
+    if (folder / "model.safetensors").exists():
+        return _load_safetensors(folder / "model.safetensors")[0]
+    if (folder / "pytorch_model.bin").exists():
+        return _load_tensors_only(folder / "pytorch_model.bin")
+    pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
+    found = f"; {pickled[0]} is a pickle, which is never opened: {HOW_TO_SAVE}" if pickled else ""
+    raise SourceError(f"{folder} has neither model.safetensors nor pytorch_model.bin{found}")
+
+
+def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    """The weights, and the config if the file's metadata carries one."""
+    try:
+        with safe_open(path, "pt") as file:
+            inside = (file.metadata() or {}).get("config")
+            names = list(file.keys())
+            # A recording of a run holds its weights beside other tensors.
+            prefix = "weights." if any(name.startswith("weights.") for name in names) else ""
+            weights = {name.removeprefix(prefix): file.get_tensor(name) for name in names if name.startswith(prefix)}
+    except SafetensorError as error:
+        raise SourceError(f"{path} is no safetensors file: {error}") from None
+    return weights, None if inside is None else _parsed(inside, path)
+
+
+def _load_tensors_only(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
+        raise SourceError(
+            f"{path} is not a plain file of tensors, perhaps a pickled module, and nothing is ever unpickled; {HOW_TO_SAVE}"
+        ) from None
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise SourceError(f"{path} is no state dict of tensors; {HOW_TO_SAVE}")
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise SourceError(f"there is no config at {path}; name it with --config")
+    return _parsed(path.read_text(encoding="utf-8", errors="replace"), path)
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SourceError(f"the config in {path} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise SourceError(f"the config in {path} should be an object; found {type(value).__name__}")
+    return value

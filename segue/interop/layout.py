@@ -1,0 +1,155 @@
+"""The names that weights have in the authors' code and in Hugging Face's port of it, beside ours.
+
+Both foreign layouts share nearly everything. An `Entry` ties one of their tensors to pieces of ours; reading the
+entries one way imports, the other way exports, so a round trip is exact by construction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from segue.config import Reach, XLConfig
+from segue.errors import SourceError
+from segue.nn.xl import TransformerXL
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Their tensor: our pieces one after the other along the first dimension, perhaps flipped."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    layer: int | None = None  # our piece is this layer's part of the tensor
+    flip: int | None = None  # their order along this dimension is the reverse of ours
+    shape: tuple[int, ...] | None = None  # theirs, where it is not ours
+
+
+def imported(config: XLConfig, entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> TransformerXL:
+    """A model of this shape with their weights, in the weights' precision."""
+    _check_names({entry.theirs for entry in entries}, weights)
+    kind = weights[entries[0].theirs].dtype
+    with torch.device("meta"):
+        model = TransformerXL(config).to(kind)
+    tensors = {name: torch.empty_like(like, device="cpu") for name, like in model.state_dict().items()}
+    filled: set[tuple[str, int | None]] = set()
+    for entry in entries:
+        source = weights[entry.theirs]
+        source = source.flip(entry.flip) if entry.flip is not None else source
+        pieces = [tensors[name] if entry.layer is None else tensors[name][entry.layer] for name in entry.ours]
+        _check_size(entry.theirs, source, sum(piece.numel() for piece in pieces))
+        parts = source.reshape(-1).split([piece.numel() for piece in pieces])
+        for name, piece, part in zip(entry.ours, pieces, parts, strict=True):
+            if (name, entry.layer) in filled and not torch.equal(piece, part.view_as(piece)):
+                raise SourceError(f"{entry.theirs!r} should be tied, and differs from its twin; check tie_weight")
+            piece.copy_(part.view_as(piece))
+            filled.add((name, entry.layer))
+    assert {name for name, _ in filled} >= set(tensors) - {"positions.table"}, "an entry is missing"
+    model.load_state_dict(tensors, assign=True)
+    return model
+
+
+def exported(tensors: Mapping[str, Tensor], entries: Sequence[Entry]) -> dict[str, Tensor]:
+    """Our tensors (weights, or anything shaped like them: gradients) under their names."""
+    return {entry.theirs: _exported(tensors, entry) for entry in entries}
+
+
+def _exported(tensors: Mapping[str, Tensor], entry: Entry) -> Tensor:
+    pieces = [tensors[name] if entry.layer is None else tensors[name][entry.layer] for name in entry.ours]
+    whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+    whole = whole if entry.shape is None else whole.reshape(entry.shape)
+    # A copy of its own for every name: safetensors refuses tensors that share memory.
+    return whole.flip(entry.flip) if entry.flip is not None else whole.contiguous().clone()
+
+
+def shared_entries(config: XLConfig, prefix: str, *, reversed_clusters: bool) -> list[Entry]:
+    """What the two layouts have in common; `prefix` stands before all but the softmax."""
+    entries = []
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}", f"{prefix}layers.{layer}"
+        query, key_value = f"{ours}.attention.query.weight", f"{ours}.attention.key_value.weight"
+        if config.encoding in ("xl", "shaw"):
+            entries.append(Entry(f"{theirs}.dec_attn.qkv_net.weight", (query, key_value)))
+        else:
+            entries.append(Entry(f"{theirs}.dec_attn.q_net.weight", (query,)))
+            entries.append(Entry(f"{theirs}.dec_attn.kv_net.weight", (key_value,)))
+        names = {"dec_attn.o_net.weight": "attention.out.weight"}
+        for kind in ("weight", "bias"):
+            names[f"dec_attn.layer_norm.{kind}"] = f"attention_norm.{kind}"
+            names[f"pos_ff.CoreNet.0.{kind}"] = f"feed_forward.inner.{kind}"
+            names[f"pos_ff.CoreNet.3.{kind}"] = f"feed_forward.outer.{kind}"
+            names[f"pos_ff.layer_norm.{kind}"] = f"feed_forward_norm.{kind}"
+        entries += [Entry(f"{theirs}.{name}", (f"{ours}.{own}",)) for name, own in names.items()]
+        if config.encoding == "xl":
+            entries.append(
+                Entry(f"{theirs}.dec_attn.r_net.weight", (f"positions.projections.{layer}.weight",))
+            )
+    return entries + _vocabulary_entries(config, prefix, reversed_clusters)
+
+
+def _vocabulary_entries(config: XLConfig, prefix: str, reversed_clusters: bool) -> list[Entry]:
+    entries = []
+    for table in range(1 if config.divisor == 1 else config.clusters):
+        ours = f"vocabulary.tables.{table}"
+        out = ours if config.tied else f"vocabulary.out_tables.{table}"
+        entries.append(Entry(f"{prefix}word_emb.emb_layers.{table}.weight", (ours,)))
+        entries.append(Entry(f"crit.out_layers.{table}.weight", (out,)))
+        entries.append(Entry(f"crit.out_layers.{table}.bias", (f"vocabulary.biases.{table}",)))
+        if config.projected(table):
+            entries.append(Entry(f"{prefix}word_emb.emb_projs.{table}", (f"vocabulary.projections.{table}",)))
+    for cluster in range(config.clusters):
+        if not config.projected(cluster):
+            continue
+        tied = cluster > 0 and config.tied_projections
+        source = 0 if tied and config.divisor == 1 else cluster
+        room = "projections" if tied else "out_projections"
+        entries.append(Entry(f"crit.out_projs.{cluster}", (f"vocabulary.{room}.{source}",)))
+    if config.clusters > 1:
+        flip = 0 if reversed_clusters else None
+        entries.append(Entry("crit.cluster_weight", ("vocabulary.cluster_table",), flip=flip))
+        entries.append(Entry("crit.cluster_bias", ("vocabulary.cluster_bias",), flip=flip))
+    return entries
+
+
+def tails_tied(tied: Sequence[bool], clusters: int) -> bool:
+    """`tie_projs`, a flag for each cluster, as our one flag for all tails."""
+    flags = [*tied, *[False] * clusters][:clusters]
+    if flags[0] or len(set(flags[1:])) > 1:
+        raise SourceError(
+            f"tie_projs {list(tied)} ties the head or only some tails; segue ties all tails or none, never the head"
+        )
+    return clusters == 1 or flags[1]
+
+
+def check_exportable(config: XLConfig) -> None:
+    """Refuse what neither layout can hold."""
+    if config.divisor > 1 and not config.head_projection and config.embedding == config.width:
+        raise SourceError("these layouts project every cluster; this model's head has no projection")
+
+
+def unsaid(reach: Reach, *, initial: str) -> list[str]:
+    """What of a reach the layouts have no word for: to be told, since it is lost."""
+    notes = []
+    if reach.span is not None and reach.span != reach.memory:
+        notes.append(f"span {reach.span} is not written: the layout knows only span = memory ({reach.memory})")
+    if reach.initial != initial:
+        notes.append(f"initial={reach.initial!r} is not written: code of that layout starts with {initial!r}")
+    return notes
+
+
+def _check_names(wanted: set[str], weights: Mapping[str, Tensor]) -> None:
+    known = {name for name in weights if not name.endswith("pos_emb.inv_freq")}  # a buffer, not a weight
+    for problem, names in (("lack", wanted - known), ("also hold", known - wanted)):
+        if names:
+            some = ", ".join(sorted(names)[:3])
+            raise SourceError(
+                f"the weights {problem} {some}{' and more' if len(names) > 3 else ''}; does the config belong to them?"
+            )
+
+
+def _check_size(name: str, source: Tensor, wanted: int) -> None:
+    if source.numel() != wanted:
+        raise SourceError(
+            f"{name} has shape {tuple(source.shape)}; {wanted} numbers were expected; does the config belong to it?"
+        )

@@ -1,0 +1,194 @@
+"""The authors' PyTorch code: its state dict and constructor's arguments, to and from a model of ours.
+
+Its absolute encodings count from a segment's end, and begin anew in each: imported for segments of `tgt_len` tokens
+without memory. Its sinusoids are imported as the table of `learned` positions that they amount to.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor
+
+from segue.config import Reach, Reading, Settings, XLConfig
+from segue.errors import SourceError
+from segue.interop.layout import (
+    Entry,
+    check_exportable,
+    exported,
+    imported,
+    shared_entries,
+    tails_tied,
+    unsaid,
+)
+from segue.nn.positions import sinusoids
+from segue.nn.xl import TransformerXL
+
+ENCODINGS = ("xl", "shaw", "learned", "per-layer")
+"""Ours, in the order of their `attn_type`; 2, their sinusoids, become a table."""
+
+
+class ReferenceConfig(Settings):
+    """The constructor's arguments that matter; whatever else a config holds is left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    n_token: int
+    n_layer: int
+    n_head: int
+    d_model: int
+    d_head: int
+    d_inner: int
+    d_embed: int | None = None
+    div_val: int = 1
+    cutoffs: tuple[int, ...] = ()
+    tie_weight: bool = True
+    tie_projs: tuple[bool, ...] = (False,)
+    pre_lnorm: bool = False
+    attn_type: Literal[0, 1, 2, 3] = 0
+    clamp_len: int = -1
+    same_length: bool = False
+    tgt_len: int = Field(128, gt=0)
+    ext_len: Literal[0] = 0
+    mem_len: int = Field(0, ge=0)
+    sample_softmax: int = Field(-1, le=0)
+    dropout: float = 0.0
+    dropatt: float = 0.0
+
+
+def build(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
+    """The model, in the weights' precision, and the reach that its config implies."""
+    theirs = ReferenceConfig(**config)
+    reach = _reach(theirs)
+    shape = _shape(theirs)
+    model = imported(shape, entries(shape), weights)
+    if theirs.attn_type == 2:
+        table = _sinusoids_from_the_end(theirs, model.positions.table.dtype)
+        model.positions.table = torch.nn.Parameter(table)
+    return model, reach
+
+
+def reading(config: Mapping[str, Any]) -> Reading:
+    theirs = ReferenceConfig(**config)
+    return Reading(segment=theirs.tgt_len, reach=_reach(theirs))
+
+
+def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """Its state dict, its config, and what could not be said in them."""
+    ours, reach = model.config, read.reach
+    check_exportable(ours)
+    theirs = ReferenceConfig(
+        n_token=ours.vocab,
+        n_layer=ours.layers,
+        n_head=ours.heads,
+        d_model=ours.width,
+        d_head=ours.head_width,
+        d_inner=ours.inner,
+        d_embed=ours.embedding,
+        div_val=ours.divisor,
+        cutoffs=ours.cutoffs,
+        tie_weight=ours.tied,
+        tie_projs=(False, *[ours.tied_projections] * (ours.clusters - 1)),
+        pre_lnorm=ours.norm == "pre",
+        attn_type=_attention_type(ours),
+        clamp_len=reach.clamp or -1,
+        same_length=reach.span is not None and reach.span == reach.memory,
+        tgt_len=ours.table if ours.encoding in ("learned", "per-layer") else read.segment,
+        mem_len=reach.memory,
+        dropout=ours.dropout,
+        dropatt=ours.attention_dropout,
+    )
+    if ours.encoding == "learned":
+        _check_sinusoids(model, theirs)
+    weights = exported(dict(model.state_dict()), entries(ours))
+    if theirs.attn_type in (0, 2):  # a buffer that their code expects to find
+        steps = torch.arange(0, ours.width, 2, dtype=torch.promote_types(_kind(model), torch.float32))
+        weights["pos_emb.inv_freq"] = (1 / (10000 ** (steps / ours.width))).to(_kind(model))
+    return weights, theirs.model_dump(mode="json"), unsaid(reach, initial="empty")
+
+
+def entries(config: XLConfig) -> list[Entry]:
+    """Their names for all our weights (or gradients), for `layout.exported`."""
+    several = config.layers if config.biases == "per-layer" else 1
+    bias = (several, config.heads, config.head_width)[1 if several == 1 else 0 :]
+    rows = (config.layers, config.table, config.heads, config.head_width)
+    found: Sequence[Entry] = ()
+    match config.encoding:
+        case "xl":
+            found = (
+                Entry("r_w_bias", ("positions.content_bias",), shape=bias),
+                Entry("r_r_bias", ("positions.position_bias",), shape=bias),
+            )
+        case "shaw":  # their last row is distance 0
+            found = (
+                Entry("r_w_bias", ("positions.content_bias",)),
+                Entry("r_emb", ("positions.table",), flip=1),
+                Entry("r_bias", ("positions.table_bias",), flip=1),
+            )
+        case "per-layer":
+            found = (Entry("r_emb", ("positions.table",), shape=rows),)
+    return [*shared_entries(config, "", reversed_clusters=True), *found]
+
+
+def _shape(theirs: ReferenceConfig) -> XLConfig:
+    if theirs.attn_type >= 2 and theirs.mem_len:
+        raise SourceError(
+            f"attn_type {theirs.attn_type} with mem_len {theirs.mem_len}: absolute positions that restart in every "
+            "segment while memory is carried cannot tell the segments apart; only mem_len 0 is imported"
+        )
+    rows = {0: 0, 1: theirs.tgt_len + theirs.mem_len, 2: theirs.tgt_len, 3: theirs.tgt_len}
+    return XLConfig(
+        vocab=theirs.n_token,
+        width=theirs.d_model,
+        embedding=theirs.d_embed or theirs.d_model,
+        cutoffs=theirs.cutoffs,
+        divisor=theirs.div_val,
+        tied=theirs.tie_weight,
+        tied_projections=tails_tied(theirs.tie_projs, len(theirs.cutoffs) + 1),
+        layers=theirs.n_layer,
+        heads=theirs.n_head,
+        head_width=theirs.d_head,
+        inner=theirs.d_inner,
+        norm="pre" if theirs.pre_lnorm else "post",
+        encoding=ENCODINGS[theirs.attn_type],
+        table=rows[theirs.attn_type],
+        biases="per-layer" if theirs.attn_type == 1 else "shared",
+        dropout=theirs.dropout,
+        attention_dropout=theirs.dropatt,
+    )
+
+
+def _reach(theirs: ReferenceConfig) -> Reach:
+    absolute = theirs.attn_type >= 2
+    return Reach(
+        memory=theirs.mem_len,
+        clamp=theirs.clamp_len if theirs.clamp_len > 0 and not absolute else None,
+        span=max(1, theirs.mem_len) if theirs.same_length else None,
+        positions="restart" if absolute else "onward",
+    )
+
+
+def _sinusoids_from_the_end(theirs: ReferenceConfig, kind: torch.dtype) -> Tensor:
+    """(T, C) Row p is their sinusoid for place p of a segment: that of T-1-p, clamped."""
+    back = torch.arange(theirs.tgt_len - 1, -1, -1)
+    return sinusoids(back.clamp(0, theirs.clamp_len if theirs.clamp_len > 0 else None), theirs.d_model, kind)
+
+
+def _attention_type(ours: XLConfig) -> int:
+    if ours.encoding not in ENCODINGS or (ours.encoding, ours.biases) in (("xl", "per-layer"), ("shaw", "shared")):
+        raise SourceError(
+            f"the authors' PyTorch code has no encoding {ours.encoding!r} with {ours.biases} biases; "
+            "per-layer u and v are in Hugging Face's layout: try --layout huggingface"
+        )
+    return ENCODINGS.index(ours.encoding)
+
+
+def _check_sinusoids(model: TransformerXL, theirs: ReferenceConfig) -> None:
+    table = model.positions.table
+    if not torch.equal(table, _sinusoids_from_the_end(theirs, table.dtype)):
+        raise SourceError("the authors' code has no learned positions at the input, only sinusoids; this table was learned")
+
+
+def _kind(model: TransformerXL) -> torch.dtype:
+    return next(model.parameters()).dtype

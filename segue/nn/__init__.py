@@ -1,0 +1,1 @@
+"""Models, and the memories that they read from."""

@@ -1,0 +1,56 @@
+"""What a model weighs, found by building and running it on the meta device: nothing is allocated.
+
+Letters: B lanes, T tokens in the segment, M states in memory, N layers, C width, H heads, D head width.
+"""
+
+import torch
+from torch import Tensor
+
+from segue.config import Reach, Reading, Recipe, TrainConfig, XLConfig
+from segue.nn.vocab import CHUNK
+from segue.nn.xl import TransformerXL
+
+FLOAT = 4
+"""Bytes of a float32."""
+
+
+def parameters(config: XLConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in TransformerXL(config).parameters())
+
+
+def training_bytes(recipe: Recipe) -> int:
+    """Weights, gradients and Adam's two moments; memory; and what one step keeps for its backward pass."""
+    model, train = recipe.model, recipe.train
+    memory = train.lanes * train.memory * model.layers * model.width * FLOAT
+    logits = min(CHUNK, train.lanes * train.segment * model.edges[1])
+    # log-probabilities are kept and their gradient is as large
+    return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + 2 * logits * FLOAT
+
+
+def reading_bytes(model: XLConfig, reading: Reading) -> int:
+    """Weights, and one lane's memory as keys and values."""
+    memory = reading.reach.memory * model.layers * 2 * model.heads * model.head_width
+    return (parameters(model) + memory) * FLOAT
+
+
+def kept_bytes(config: XLConfig, train: TrainConfig) -> int:
+    """What autograd keeps of one segment, with full memory, up to the last hidden state."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
+    body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
+    with torch.device("meta"):
+        model = TransformerXL(body)
+    memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
+    tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden, _ = model(tokens, memory)
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    del hidden  # alive until here: what it keeps must not be freed and counted again
+    return sum(size for storage, size in kept.items() if storage not in weights)

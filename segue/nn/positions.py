@@ -1,0 +1,167 @@
+"""How a model knows where things are: six encodings, one file.
+
+Relative encodings (`xl`, `shaw`) tell attention how far back a key lies; absolute ones (`sinusoidal`, `learned`,
+`per-layer`) add to what enters the layers; `none` does neither.
+
+Letters: B lanes, T tokens, S keys, H heads, D head width, C width, K rows of a learned table, N layers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from segue.config import XLConfig
+from segue.errors import InputError
+
+
+def sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[sin(p w_0) ..., cos(p w_0) ...] with w_f = 10000^(-2f/C), for places of any shape.
+
+    Counted in float32 or better whatever the model's precision: bfloat16 cannot count past 256.
+    """
+    exact = torch.promote_types(dtype, torch.float32)
+    frequencies = 10000 ** -(torch.arange(0, width, 2, dtype=exact, device=places.device) / width)
+    angles = places.to(exact)[..., None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width].to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """What one layer makes of distance. Row j stands for distance S-1-j, so the last row is the query itself."""
+
+    rows: Tensor  # (S, H, D): what a query is compared with to ask "how far?", term (b)
+    row_bias: Tensor  # (S, H): how much a distance matters whatever the query, term (d)
+    content_bias: Tensor  # (H, D): u, how much a key matters whatever the query, term (c)
+
+
+class Positions(nn.Module):
+    """The encoding `none`, and what all the others answer to."""
+
+    def embedded(self, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
+        """The embeddings (B, T, C), knowing their `places` (B, T) in the document."""
+        return hidden
+
+    def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
+        """What enters a layer, knowing its places."""
+        return hidden
+
+    def distances(self, keys: int, clamp: int | None) -> Tensor | None:  # noqa: ARG002
+        """What the relations of all layers start from, computed once for S keys."""
+        return None
+
+    def relation(self, layer: int, distances: Tensor | None) -> Relation | None:  # noqa: ARG002
+        """The layer's view of distance; None if it has none."""
+        return None
+
+
+class XLPositions(Positions):
+    """`xl`: a learned projection W_kR of the sinusoid R of each distance, and the global biases u and v."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.width, self.heads = config.width, config.heads
+        pairs = 1 if config.biases == "shared" else config.layers
+        self.content_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # u
+        self.position_bias = nn.Parameter(torch.empty_like(self.content_bias))  # v
+        self.projections = nn.ModuleList(
+            nn.Linear(config.width, config.heads * config.head_width, bias=False)  # W_kR
+            for _ in range(config.layers)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def distances(self, keys: int, clamp: int | None) -> Tensor:
+        """(S, C) R of distances S-1 … 0; those above the clamp use R of the clamp."""
+        back = torch.arange(keys - 1, -1, -1, device=self.content_bias.device).clamp(0, clamp)
+        dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
+        return dropped
+
+    def relation(self, layer: int, distances: Tensor | None) -> Relation:
+        """(q + v)·(W_kR R) is q·(W_kR R), term (b), and v·(W_kR R), term (d)."""
+        rows = self.projections[layer](distances).unflatten(-1, (self.heads, -1))
+        pair = layer % len(self.content_bias)  # a shared pair is the only one
+        row_bias = (rows * self.position_bias[pair]).sum(dim=-1)
+        return Relation(rows, row_bias, self.content_bias[pair])
+
+
+class ShawPositions(Positions):
+    """`shaw`: for each layer and distance a learned vector and a learned scalar, and a content bias u.
+
+    Distances beyond the table reuse its farthest row; a clamp of k leaves the distances 0 … k-1.
+    """
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        pairs = 1 if config.biases == "shared" else config.layers
+        self.content_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # u
+        self.table = nn.Parameter(
+            torch.empty(config.layers, config.table, config.heads, config.head_width)
+        )  # row d is distance d
+        self.table_bias = nn.Parameter(torch.empty(config.layers, config.table, config.heads))
+
+    def distances(self, keys: int, clamp: int | None) -> Tensor:
+        """(S,) The table's row for distances S-1 … 0."""
+        rows = self.table.size(1)
+        farthest = min(rows, clamp or rows) - 1
+        return torch.arange(keys - 1, -1, -1, device=self.table.device).clamp(max=farthest)
+
+    def relation(self, layer: int, distances: Tensor | None) -> Relation:
+        pair = layer % len(self.content_bias)
+        return Relation(
+            self.table[layer][distances], self.table_bias[layer][distances], self.content_bias[pair]
+        )
+
+
+class SinusoidalPositions(Positions):
+    """`sinusoidal`: the sinusoid of the place, added to the embedding (Vaswani)."""
+
+    def embedded(self, hidden: Tensor, places: Tensor) -> Tensor:
+        return hidden + sinusoids(places, hidden.size(-1), hidden.dtype)
+
+
+class LearnedPositions(Positions):
+    """`learned`: a learned vector for each place, added to the embedding (BERT, GPT)."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(config.table, config.width))
+
+    def embedded(self, hidden: Tensor, places: Tensor) -> Tensor:
+        return hidden + self.table[places]
+
+
+class PerLayerPositions(Positions):
+    """`per-layer`: a learned vector for each place and layer, added to what enters the layer (Al-Rfou)."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(config.layers, config.table, config.width))
+
+    def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:
+        return hidden + self.table[layer][places]
+
+
+def build_positions(config: XLConfig) -> Positions:
+    match config.encoding:
+        case "xl":
+            return XLPositions(config)
+        case "shaw":
+            return ShawPositions(config)
+        case "sinusoidal":
+            return SinusoidalPositions()
+        case "learned":
+            return LearnedPositions(config)
+        case "per-layer":
+            return PerLayerPositions(config)
+        case "none":
+            return Positions()
+
+
+def check_places(places: Tensor, config: XLConfig) -> None:
+    """Refuse to read beyond a table of places. (`places` are on the host: nobody waits.)"""
+    farthest = int(places.max())
+    if config.encoding in ("learned", "per-layer") and farthest >= config.table:
+        raise InputError(
+            f"position {farthest} lies beyond the table of {config.table} positions; start a new memory sooner, "
+            "read isolated segments (Reach(memory=0, positions='restart')), or use a relative encoding"
+        )

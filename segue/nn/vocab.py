@@ -1,0 +1,179 @@
+"""The vocabulary ends: tokens to vectors, and vectors to the nats of each token.
+
+A plain vocabulary is an adaptive one with a single cluster. With more, the head decides between its own tokens and
+the tails, and each tail between its tokens: p(token) = p(tail | head) p(token | tail).
+
+Letters: B lanes, T tokens, R rows (tokens in a line), C width, E a cluster's width, V tokens of a vocabulary or cluster.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from segue.config import VocabularyConfig
+from segue.errors import InputError
+
+CHUNK = 2**24
+"""Logits that are held at once when nats are computed."""
+
+
+class Vocabulary(nn.Module):
+    """Both ends in one module, so that a tied weight is simply one weight."""
+
+    def __init__(self, config: VocabularyConfig) -> None:
+        super().__init__()
+        self.config = config
+        edges, width = config.edges, config.embedding
+        sizes = [right - left for left, right in zip(edges, edges[1:], strict=False)]
+        widths = [width // config.divisor**cluster for cluster in range(config.clusters)]
+        if config.divisor == 1:
+            sizes, widths = [config.vocab], [width]
+        tables = [torch.empty(size, width) for size, width in zip(sizes, widths, strict=True)]
+        self.tables = nn.ParameterList(tables)
+        self.biases = nn.ParameterList(torch.empty(size) for size in sizes)
+        self.out_tables = nn.ParameterList([] if config.tied else [torch.empty_like(t) for t in tables])
+        if config.clusters > 1:
+            self.cluster_table = nn.Parameter(torch.empty(config.clusters - 1, width))
+            self.cluster_bias = nn.Parameter(torch.empty(config.clusters - 1))
+        self.projections = nn.ParameterDict(  # those of the embedding; with divisor 1, all clusters share "0"
+            {
+                str(cluster): torch.empty(config.width, wide)
+                for cluster, wide in enumerate(widths)
+                if config.projected(cluster)
+            }
+        )
+        self.out_projections = nn.ParameterDict(
+            {
+                str(cluster): torch.empty(config.width, widths[min(cluster, len(widths) - 1)])
+                for cluster in range(config.clusters)
+                if config.projected(cluster) and not (cluster and config.tied_projections)
+            }
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(…, C) The vectors of tokens, times sqrt(C)."""
+        try:
+            vectors = self._embedded(tokens)
+        except IndexError:  # raised by the CPU's look-up itself, at no cost; a GPU stops on its own
+            self.check(tokens)
+            raise
+        return vectors * self.config.width**0.5
+
+    def check(self, tokens: Tensor) -> None:
+        """Refuse token ids that the vocabulary does not have. For where data enters: it makes a GPU wait."""
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.config.vocab:
+            raise InputError(
+                f"token ids should lie between 0 and {self.config.vocab - 1}; found {low if low < 0 else high}; "
+                "was the text prepared with another tokenizer?"
+            )
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(…) The surprise of each target, -log p, in the order of the tokens."""
+        rows, wanted = hidden.flatten(0, -2), targets.flatten().long()
+        edges = self.config.edges
+        head = wanted
+        for cluster in range(1, self.config.clusters):
+            inside = (wanted >= edges[cluster]) & (wanted < edges[cluster + 1])
+            head = torch.where(inside, edges[1] + cluster - 1, head)
+        nats = linear_nats(*self._cluster(0, rows), head)
+        for cluster in range(1, self.config.clusters):
+            # An empty choice of rows is kept, so that a cluster without tokens still gets its zero gradient.
+            chosen = (head == edges[1] + cluster - 1).nonzero().squeeze(1)
+            tail = linear_nats(*self._cluster(cluster, rows[chosen]), wanted[chosen] - edges[cluster])
+            nats = nats.index_add(0, chosen, tail)
+        return nats.view(targets.shape)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(…, V) The log-probabilities of all tokens."""
+        shortlist, clusters = self.config.edges[1], self.config.clusters
+        head = _log_softmax(*self._cluster(0, hidden))
+        parts = [head[..., :shortlist]]
+        for cluster in range(1, clusters):
+            tail = _log_softmax(*self._cluster(cluster, hidden))
+            parts.append(tail + head[..., shortlist + cluster - 1, None])
+        return torch.cat(parts, dim=-1)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        if self.config.divisor == 1:
+            vectors = F.embedding(tokens, self.tables[0])
+            return F.linear(vectors, self.projections["0"]) if "0" in self.projections else vectors
+        vectors = self.tables[0].new_zeros(*tokens.shape, self.config.width)
+        cuts = torch.tensor(self.config.cutoffs, device=tokens.device)
+        home = torch.bucketize(tokens, cuts, right=True)
+        for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
+            chosen = (home == cluster).nonzero(as_tuple=True)
+            found = F.embedding(tokens[chosen] - first, table)
+            if str(cluster) in self.projections:
+                found = F.linear(found, self.projections[str(cluster)])
+            vectors = vectors.index_put(chosen, found)
+        return vectors
+
+    def _cluster(self, cluster: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states as the cluster sees them (…, E), its table (V, E) and its biases (V,)."""
+        tables = self.tables if self.config.tied else self.out_tables
+        left, right = self.config.edges[cluster : cluster + 2]
+        if self.config.divisor == 1:
+            table, bias = tables[0][left:right], self.biases[0][left:right]
+        else:
+            table, bias = tables[cluster], self.biases[cluster]
+        if cluster == 0 and self.config.clusters > 1:
+            table = torch.cat([table, self.cluster_table])
+            bias = torch.cat([bias, self.cluster_bias])
+        if self.config.projected(cluster):
+            hidden = hidden @ self._out_projection(cluster)
+        return hidden, table, bias
+
+    def _out_projection(self, cluster: int) -> Tensor:
+        """(C, E) The cluster's own, or the embedding's where they are tied."""
+        name = str(cluster)
+        if name in self.out_projections:
+            return self.out_projections[name]
+        return self.projections["0" if self.config.divisor == 1 else name]
+
+
+def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+    logits = F.linear(hidden, table, bias)
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def linear_nats(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
+    if len(rows) * len(table) <= CHUNK:
+        return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
+    nats: Tensor = _ChunkedNats.apply(rows, table, bias, targets)
+    return nats
+
+
+class _ChunkedNats(torch.autograd.Function):
+    """`linear_nats` a few rows at a time. The backward pass computes each chunk's logits again rather than keep them."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(rows, table, bias, targets)
+        nats = torch.empty(len(rows), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+        for few in _chunks(len(rows), len(table)):
+            logprobs = _log_softmax(rows[few], table, bias)
+            nats[few] = -logprobs.gather(1, targets[few, None]).squeeze(1)
+        return nats
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+        rows, table, bias, targets = ctx.saved_tensors
+        to_rows, to_table, to_bias = torch.empty_like(rows), torch.zeros_like(table), torch.zeros_like(bias)
+        for few in _chunks(len(rows), len(table)):
+            # d nats / d logits = probabilities, less one at the target
+            slope = _log_softmax(rows[few], table, bias).exp_()
+            slope.scatter_add_(1, targets[few, None], -torch.ones_like(slope[:, :1]))
+            slope = slope.mul_(gradient[few, None]).to(rows.dtype)
+            to_rows[few] = slope @ table
+            to_table.addmm_(slope.T, rows[few])
+            to_bias += slope.sum(dim=0)
+        return to_rows, to_table, to_bias, None
+
+
+def _chunks(rows: int, columns: int) -> list[slice]:
+    few = max(1, CHUNK // columns)
+    return [slice(first, first + few) for first in range(0, rows, few)]

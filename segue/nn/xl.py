@@ -1,0 +1,164 @@
+"""Transformer-XL: reading a segment turns one memory into the next.
+
+    hidden, memory = model(tokens, memory)
+
+Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys, C width, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from segue.config import RELATIVE, Reach, XLConfig
+from segue.errors import InputError
+from segue.nn.block import Block
+from segue.nn.memory import Memory, ProjectedMemory, StateMemory
+from segue.nn.passage import HOST, Passage, checked_passage, positions, visible
+from segue.nn.positions import build_positions, check_places
+from segue.nn.vocab import Vocabulary
+
+
+class TransformerXL(nn.Module):
+    """A causal language model that reads on: each layer also attends to what it remembers of earlier segments."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config)
+        self.positions = build_positions(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.dropout = nn.Dropout(config.dropout)
+        initialise(self, config.init)
+
+    def start(self, *, lanes: int = 1, reach: Reach) -> StateMemory:
+        """The memory of lanes that have read nothing yet."""
+        if lanes < 1:
+            raise InputError(f"lanes should be 1 or more; found {lanes}")
+        if reach.clamp is not None and self.config.encoding not in RELATIVE:
+            raise InputError(
+                f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
+            )
+        held = reach.memory if reach.initial == "zeros" else 0
+        empty = self.blocks[0].attention_norm.weight.new_zeros(lanes, held, self.config.width)
+        counts = torch.full((lanes,), held, device=HOST)
+        return StateMemory((empty.detach(),) * self.config.layers, counts, torch.zeros_like(counts), reach)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        *,
+        starts: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with.
+
+        `starts` (B, T) marks the tokens that begin a new document: nothing before them is seen from there on.
+        `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
+        """
+        passage = checked_passage(tokens, starts, lengths)
+        self._check(memory, passage)
+        memory, passage = self._with_new_documents(memory, passage)
+        device = tokens.device
+        seen = visible(passage, memory.size, memory.lengths, memory.reach.span, device)
+        distances = self.positions.distances(memory.size + passage.size, memory.reach.clamp)
+        places = self._places(memory, passage).to(device)
+
+        hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens), places))
+        remembered = []
+        for layer, block in enumerate(self.blocks):
+            hidden = self.positions.entering(layer, hidden, places)
+            past = self._past(layer, memory)
+            after, fresh = block(hidden, past, self.positions.relation(layer, distances), seen)
+            remembered.append(fresh if isinstance(memory, ProjectedMemory) else hidden)
+            hidden = after
+        hidden = self.dropout(hidden)
+
+        if passage.padded is not None:
+            hidden = hidden.masked_fill(passage.padded.to(device)[..., None], 0)
+        return hidden, memory.extended(remembered, passage)
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The surprise of each target, in nats, unreduced."""
+        return self.vocabulary.nats(hidden, targets)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(B, T, V) The log-probabilities of every token."""
+        return self.vocabulary.logprobs(hidden)
+
+    def check(self, tokens: Tensor) -> None:
+        """Refuse token ids that the vocabulary does not have; call it where data enters."""
+        self.vocabulary.check(tokens)
+
+    @torch.no_grad()
+    def projected(self, memory: Memory) -> ProjectedMemory:
+        """The same memory as keys and values: reading on saves their projection while the weights stand still."""
+        if isinstance(memory, ProjectedMemory):
+            return memory
+        rows = tuple(self._past(layer, memory) for layer in range(self.config.layers))
+        return ProjectedMemory(rows, memory.lengths, memory.seen, memory.reach)
+
+    def _past(self, layer: int, memory: Memory) -> Tensor:
+        """(B, M, 2, H, D) What the layer sees of its memory. No gradient goes into it; one goes into Wk and Wv."""
+        rows = memory.rows[layer].detach()
+        if isinstance(memory, ProjectedMemory):
+            return rows
+        past: Tensor = self.blocks[layer].project(rows)
+        return past
+
+    def _places(self, memory: Memory, passage: Passage) -> Tensor:
+        """(B, T) Where each token stands in its document; for encodings that ask."""
+        if self.config.encoding in (*RELATIVE, "none"):
+            return torch.empty(0, device=HOST)
+        restarting = memory.reach.positions == "restart"
+        places = positions(passage, torch.zeros_like(memory.seen) if restarting else memory.seen)
+        check_places(places, self.config)
+        return places
+
+    def _with_new_documents(self, memory: Memory, passage: Passage) -> tuple[Memory, Passage]:
+        """Give a fresh memory to the lanes whose first token begins a document."""
+        if passage.starts is None:
+            return memory, passage
+        later = passage.without_first()
+        if later.starts is not None and memory.reach.initial == "zeros":
+            raise InputError(
+                "a memory of zeros can begin at a segment's first token only, and a document starts later in this one; "
+                "cut the segment there, or use initial='empty'"
+            )
+        begun = passage.starts[:, 0]
+        if begun.any():
+            fresh: Memory = self.start(lanes=passage.lanes, reach=memory.reach)
+            if isinstance(memory, ProjectedMemory):
+                fresh = self.projected(fresh)
+            memory = memory.renewed(begun, fresh.to(memory.rows[0].device))
+        return memory, later
+
+    def _check(self, memory: Memory, passage: Passage) -> None:
+        """Refuse a memory of another model or another number of lanes."""
+        config = self.config
+        row = (2, config.heads, config.head_width) if isinstance(memory, ProjectedMemory) else (config.width,)
+        found = {tuple(rows.shape[2:]) for rows in memory.rows}
+        if len(memory.rows) != config.layers or found != {row}:
+            raise InputError(
+                f"this model's memory has {config.layers} layers of rows {row}; found {len(memory.rows)} of "
+                f"{sorted(found)}; begin with model.start()"
+            )
+        if memory.lanes != passage.lanes:
+            raise InputError(
+                f"the memory has {memory.lanes} lanes and the tokens {passage.lanes}; "
+                "start as many lanes as you read, or use memory.select() and join()"
+            )
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, spread: float, projections: float = 0.01) -> None:
+    """The published start: weights N(0, spread), norms N(1, spread), projections N(0, 0.01), biases zero."""
+    for name, parameter in model.named_parameters():
+        kind = name.rsplit(".", 1)[-1]
+        if "norm.weight" in name:
+            nn.init.normal_(parameter, 1.0, spread)
+        elif "vocabulary" in name and "projections" in name:
+            nn.init.normal_(parameter, 0.0, projections)
+        elif kind in ("bias", "table_bias", "cluster_bias") or "vocabulary.biases" in name:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, 0.0, spread)
