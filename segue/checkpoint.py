@@ -43,7 +43,9 @@ class Bundle:
         """Write the bundle, or replace the one that is there."""
         target = Path(path)
         if target.exists() and not (target / CONFIG).is_file():
-            raise BundleError(f"{target} exists and is no bundle; nothing was overwritten: choose another name")
+            raise BundleError(
+                f"{target} exists and is no bundle; nothing was overwritten: choose another name"
+            )
         config = BundleConfig(model=self.model.config, reading=self.reading)
         with whole_folder(target) as folder:
             write_json(folder / CONFIG, config.model_dump(mode="json"))
@@ -71,8 +73,9 @@ def load(path: Path | str) -> Bundle:
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, which takes its place under `target` only when it is complete and on the disk."""
-    fresh, previous = target.with_name(f".{target.name}.new-{os.getpid()}"), _previous(target)
+    fresh, previous = target.with_name(f".{target.name}.new"), _previous(target)
     target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(fresh, ignore_errors=True)  # what a crash may have left half written
     fresh.mkdir()
     try:
         yield fresh
@@ -84,8 +87,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
         fresh.rename(target)
         _flush(target.parent)
         shutil.rmtree(previous, ignore_errors=True)
-    except OSError as error:
-        raise BundleError(f"{target} could not be written: {error.strerror}; what was there is unchanged") from error
+    except (OSError, SafetensorError) as error:
+        raise BundleError(f"{target} could not be written: {error}; what was there is unchanged") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -95,7 +98,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    path.touch()
+    mode = path.stat().st_mode  # as the user's umask wants it; save_file would hide the file from others
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, path, metadata={"format": "pt"})  # transformers refuses files that do not say so
+    path.chmod(mode)
 
 
 def _previous(target: Path) -> Path:
@@ -108,7 +115,9 @@ def _present(path: Path) -> Path:
         if (folder / CONFIG).is_file():
             return folder
     if path.exists():
-        raise BundleError(f"{path} is no bundle: it has no {CONFIG}; a foreign checkpoint needs `segue import` first")
+        raise BundleError(
+            f"{path} is no bundle: it has no {CONFIG}; a foreign checkpoint needs `segue import` first"
+        )
     raise BundleError(f"there is no bundle at {path}")
 
 
@@ -123,7 +132,9 @@ def _verify(folder: Path) -> None:
         if not (folder / name).is_file():
             raise BundleError(f"{folder} lacks {name}; copy or import it again")
         if sums.get(name) != _checksum(folder / name):
-            raise BundleError(f"{folder / name} is not the file that was saved (its checksum differs); restore it")
+            raise BundleError(
+                f"{folder / name} is not the file that was saved (its checksum differs); restore it"
+            )
 
 
 def _checksum(path: Path) -> str:

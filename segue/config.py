@@ -5,6 +5,7 @@ Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D h
 """
 
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -42,7 +43,8 @@ class Settings(BaseModel):
 
 def explained(kind: type[BaseModel], error: ValidationError) -> str:
     """Pydantic's report as one line: `TrainConfig has no 'stpes'; did you mean 'steps'?`"""
-    return "; ".join(_complaint(kind, detail) for detail in error.errors(include_url=False))
+    details = [d for d in error.errors(include_url=False) if d["type"] != "default_factory_not_called"]
+    return "; ".join(_complaint(kind, detail) for detail in details)
 
 
 def _complaint(kind: type[BaseModel], detail: Any) -> str:
@@ -105,8 +107,7 @@ class VocabularyConfig(Settings):
 
     @model_validator(mode="after")
     def _cutoffs_rise(self) -> Self:
-        edges = self.edges
-        if any(left >= right for left, right in zip(edges, edges[1:], strict=False)):
+        if any(left >= right for left, right in pairwise(self.edges)):
             raise ValueError(
                 f"cutoffs {list(self.cutoffs)} should rise and stay below the vocabulary of {self.vocab}"
             )

@@ -33,9 +33,7 @@ def _reading(segment: int, memory: int, clamp: int | None) -> Reading:
 
 def _tf_reading(segment: int, memory: int, clamp: int | None) -> Reading:
     """As the authors' TensorFlow code evaluates: memory begins as zeros, and a token sees itself besides."""
-    return Reading(
-        segment=segment, reach=Reach(memory=memory, clamp=clamp, span=memory + 1, initial="zeros")
-    )
+    return Reading(segment=segment, reach=Reach(memory=memory, clamp=clamp, span=memory + 1, initial="zeros"))
 
 
 TF_FLOOR = 0.004

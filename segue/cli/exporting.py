@@ -21,7 +21,10 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="FOLDER")],
     layout: Annotated[Layout, typer.Option(help="The authors' PyTorch code, or Hugging Face's transfo-xl.")],
 ) -> None:
-    """Write a bundle as model.safetensors and config.json in a foreign layout. Importing it again gives the same weights."""
+    """Write a bundle in a foreign layout, as model.safetensors and config.json.
+
+    Importing it again gives the same weights, to the bit.
+    """
     from segue.checkpoint import load
     from segue.interop.files import export_bundle
 

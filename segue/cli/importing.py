@@ -9,15 +9,21 @@ EXAMPLE = "Example: segue import transfo-xl-wt103/ -o models/wt103 --vocab vocab
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(help="A folder or a .safetensors file of weights.", metavar="SOURCE")],
+    source: Annotated[
+        Path, typer.Argument(help="A folder or a .safetensors file of weights.", metavar="SOURCE")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The bundle to write.", metavar="BUNDLE")],
     config: Annotated[
         Path | None,
-        typer.Option(help="The config as JSON, if it is neither inside the file nor beside it.", metavar="FILE"),
+        typer.Option(
+            help="The config as JSON, if it is neither inside the file nor beside it.", metavar="FILE"
+        ),
     ] = None,
     vocab: Annotated[
         Path | None,
-        typer.Option(help="The vocabulary as plain text, one symbol a line in the order of ids.", metavar="FILE"),
+        typer.Option(
+            help="The vocabulary as plain text, one symbol a line in the order of ids.", metavar="FILE"
+        ),
     ] = None,
 ) -> None:
     """Import a Transformer-XL from elsewhere.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError  # noqa: S403 (the exception's name only)
+from pickle import UnpicklingError  # the exception's name only
 from types import ModuleType
 from typing import Any
 
@@ -102,7 +102,9 @@ def read_vocabulary(path: Path, size: int) -> Tokenizer:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None
     symbols = [line.split()[0] for line in lines if line.strip()]
     if len(symbols) != size:
-        raise SourceError(f"{path} has {len(symbols)} symbols and the model {size}; is it the model's vocabulary?")
+        raise SourceError(
+            f"{path} has {len(symbols)} symbols and the model {size}; is it the model's vocabulary?"
+        )
     return word_tokenizer(symbols)
 
 
@@ -124,7 +126,9 @@ def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | N
             names = list(file.keys())
             # A recording of a run holds its weights beside other tensors.
             prefix = "weights." if any(name.startswith("weights.") for name in names) else ""
-            weights = {name.removeprefix(prefix): file.get_tensor(name) for name in names if name.startswith(prefix)}
+            weights = {
+                name.removeprefix(prefix): file.get_tensor(name) for name in names if name.startswith(prefix)
+            }
     except SafetensorError as error:
         raise SourceError(f"{path} is no safetensors file: {error}") from None
     return weights, None if inside is None else _parsed(inside, path)
@@ -135,7 +139,8 @@ def _load_tensors_only(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
         raise SourceError(
-            f"{path} is not a plain file of tensors, perhaps a pickled module, and nothing is ever unpickled; {HOW_TO_SAVE}"
+            f"{path} is not a plain file of tensors, perhaps a pickled module, "
+            f"and nothing is ever unpickled; {HOW_TO_SAVE}"
         ) from None
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise SourceError(f"{path} is no state dict of tensors; {HOW_TO_SAVE}")

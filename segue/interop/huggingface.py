@@ -16,6 +16,7 @@ from segue.interop.layout import (
     check_exportable,
     exported,
     imported,
+    inverse_frequencies,
     shared_entries,
     tails_tied,
     unsaid,
@@ -52,9 +53,7 @@ class TransfoXLConfig(Settings):
     dropatt: float = 0.0
 
 
-def build_transfo_xl(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> tuple[TransformerXL, Reach]:
+def build_transfo_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
     """The model, in the weights' precision, and the reach that its config implies."""
     theirs = TransfoXLConfig(**config)
     shape = _shape(theirs)
@@ -70,7 +69,9 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
     ours, reach = model.config, read.reach
     check_exportable(ours)
     if ours.encoding != "xl":
-        raise SourceError(f"Hugging Face's TransfoXL has the encoding 'xl' only; this model has {ours.encoding!r}")
+        raise SourceError(
+            f"Hugging Face's TransfoXL has the encoding 'xl' only; this model has {ours.encoding!r}"
+        )
     theirs = TransfoXLConfig(
         vocab_size=ours.vocab,
         n_layer=ours.layers,
@@ -92,6 +93,7 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
         dropatt=ours.attention_dropout,
     )
     weights = exported(dict(model.state_dict()), _entries(ours))
+    weights["transformer.pos_emb.inv_freq"] = inverse_frequencies(ours, model.vocabulary.tables[0].dtype)
     said = {
         "architectures": ["TransfoXLLMHeadModel"],
         # its constructor knows this flag alone, and makes tie_projs of it

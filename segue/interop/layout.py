@@ -42,7 +42,9 @@ def imported(config: XLConfig, entries: Sequence[Entry], weights: Mapping[str, T
         parts = source.reshape(-1).split([piece.numel() for piece in pieces])
         for name, piece, part in zip(entry.ours, pieces, parts, strict=True):
             if (name, entry.layer) in filled and not torch.equal(piece, part.view_as(piece)):
-                raise SourceError(f"{entry.theirs!r} should be tied, and differs from its twin; check tie_weight")
+                raise SourceError(
+                    f"{entry.theirs!r} should be tied, and differs from its twin; check tie_weight"
+                )
             piece.copy_(part.view_as(piece))
             filled.add((name, entry.layer))
     assert {name for name, _ in filled} >= set(tensors) - {"positions.table"}, "an entry is missing"
@@ -112,6 +114,12 @@ def _vocabulary_entries(config: XLConfig, prefix: str, reversed_clusters: bool) 
     return entries
 
 
+def inverse_frequencies(config: XLConfig, kind: torch.dtype) -> Tensor:
+    """The buffer `pos_emb.inv_freq`, which code of both layouts expects to find beside the weights."""
+    steps = torch.arange(0.0, config.width, 2.0, dtype=torch.promote_types(kind, torch.float32))
+    return (1 / (10000 ** (steps / config.width))).to(kind)
+
+
 def tails_tied(tied: Sequence[bool], clusters: int) -> bool:
     """`tie_projs`, a flag for each cluster, as our one flag for all tails."""
     flags = [*tied, *[False] * clusters][:clusters]
@@ -132,7 +140,9 @@ def unsaid(reach: Reach, *, initial: str) -> list[str]:
     """What of a reach the layouts have no word for: to be told, since it is lost."""
     notes = []
     if reach.span is not None and reach.span != reach.memory:
-        notes.append(f"span {reach.span} is not written: the layout knows only span = memory ({reach.memory})")
+        notes.append(
+            f"span {reach.span} is not written: the layout knows only span = memory ({reach.memory})"
+        )
     if reach.initial != initial:
         notes.append(f"initial={reach.initial!r} is not written: code of that layout starts with {initial!r}")
     return notes

@@ -18,11 +18,12 @@ from segue.interop.layout import (
     check_exportable,
     exported,
     imported,
+    inverse_frequencies,
     shared_entries,
     tails_tied,
     unsaid,
 )
-from segue.nn.positions import sinusoids
+from segue.nn.positions import LearnedPositions, sinusoids
 from segue.nn.xl import TransformerXL
 
 ENCODINGS = ("xl", "shaw", "learned", "per-layer")
@@ -60,13 +61,12 @@ class ReferenceConfig(Settings):
 def build(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
     """The model, in the weights' precision, and the reach that its config implies."""
     theirs = ReferenceConfig(**config)
-    reach = _reach(theirs)
     shape = _shape(theirs)
     model = imported(shape, entries(shape), weights)
-    if theirs.attn_type == 2:
-        table = _sinusoids_from_the_end(theirs, model.positions.table.dtype)
-        model.positions.table = torch.nn.Parameter(table)
-    return model, reach
+    if isinstance(model.positions, LearnedPositions):
+        table = model.positions.table
+        table.data = _sinusoids_from_the_end(theirs, table.dtype)
+    return model, _reach(theirs)
 
 
 def reading(config: Mapping[str, Any]) -> Reading:
@@ -99,12 +99,12 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
         dropout=ours.dropout,
         dropatt=ours.attention_dropout,
     )
-    if ours.encoding == "learned":
-        _check_sinusoids(model, theirs)
+    if isinstance(model.positions, LearnedPositions):
+        _check_sinusoids(model.positions.table, theirs)
     weights = exported(dict(model.state_dict()), entries(ours))
-    if theirs.attn_type in (0, 2):  # a buffer that their code expects to find
-        steps = torch.arange(0, ours.width, 2, dtype=torch.promote_types(_kind(model), torch.float32))
-        weights["pos_emb.inv_freq"] = (1 / (10000 ** (steps / ours.width))).to(_kind(model))
+    if theirs.attn_type in (0, 2):
+        kind = model.vocabulary.tables[0].dtype
+        weights["pos_emb.inv_freq"] = inverse_frequencies(ours, kind)
     return weights, theirs.model_dump(mode="json"), unsaid(reach, initial="empty")
 
 
@@ -176,7 +176,10 @@ def _sinusoids_from_the_end(theirs: ReferenceConfig, kind: torch.dtype) -> Tenso
 
 
 def _attention_type(ours: XLConfig) -> int:
-    if ours.encoding not in ENCODINGS or (ours.encoding, ours.biases) in (("xl", "per-layer"), ("shaw", "shared")):
+    if ours.encoding not in ENCODINGS or (ours.encoding, ours.biases) in (
+        ("xl", "per-layer"),
+        ("shaw", "shared"),
+    ):
         raise SourceError(
             f"the authors' PyTorch code has no encoding {ours.encoding!r} with {ours.biases} biases; "
             "per-layer u and v are in Hugging Face's layout: try --layout huggingface"
@@ -184,11 +187,8 @@ def _attention_type(ours: XLConfig) -> int:
     return ENCODINGS.index(ours.encoding)
 
 
-def _check_sinusoids(model: TransformerXL, theirs: ReferenceConfig) -> None:
-    table = model.positions.table
+def _check_sinusoids(table: Tensor, theirs: ReferenceConfig) -> None:
     if not torch.equal(table, _sinusoids_from_the_end(theirs, table.dtype)):
-        raise SourceError("the authors' code has no learned positions at the input, only sinusoids; this table was learned")
-
-
-def _kind(model: TransformerXL) -> torch.dtype:
-    return next(model.parameters()).dtype
+        raise SourceError(
+            "the authors' code has no learned positions at the input, only sinusoids; this table was learned"
+        )

@@ -3,6 +3,8 @@
 Letters: B lanes, T tokens in the segment, M states in memory, N layers, C width, H heads, D head width.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ FLOAT = 4
 """Bytes of a float32."""
 
 
+@cache
 def parameters(config: XLConfig) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in TransformerXL(config).parameters())
@@ -36,6 +39,11 @@ def reading_bytes(model: XLConfig, reading: Reading) -> int:
 
 def kept_bytes(config: XLConfig, train: TrainConfig) -> int:
     """What autograd keeps of one segment, with full memory, up to the last hidden state."""
+    one, two = (_kept_by_body(config.model_copy(update={"layers": layers}), train) for layers in (1, 2))
+    return one + (config.layers - 1) * (two - one)  # every further layer keeps the same
+
+
+def _kept_by_body(config: XLConfig, train: TrainConfig) -> int:
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

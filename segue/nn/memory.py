@@ -5,7 +5,7 @@ The newest state of every lane is the last row. Lanes may hold less than others 
 not theirs and is masked. The counters stay on the host whatever the device, so looking at them is free.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -151,7 +151,13 @@ def _taken_apart(memory: Memory) -> tuple[list[Any], Reach]:
 
 
 def _register(kind: type[Memory]) -> None:
-    register_pytree_node(kind, _taken_apart, lambda parts, reach: kind(*parts, reach))
+    """Make the memory a pytree, so that torch can walk through it."""
+
+    def put_together(parts: Iterable[Any], reach: Any) -> Memory:
+        rows, lengths, seen = parts
+        return kind(rows, lengths, seen, reach)
+
+    register_pytree_node(kind, _taken_apart, put_together)
 
 
 _register(StateMemory)

@@ -3,8 +3,11 @@
 A plain vocabulary is an adaptive one with a single cluster. With more, the head decides between its own tokens and
 the tails, and each tail between its tokens: p(token) = p(tail | head) p(token | tail).
 
-Letters: B lanes, T tokens, R rows (tokens in a line), C width, E a cluster's width, V tokens of a vocabulary or cluster.
+Letters: R rows (the tokens of all lanes in a line), C width, E a cluster's width, V its tokens.
 """
+
+import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +26,8 @@ class Vocabulary(nn.Module):
     def __init__(self, config: VocabularyConfig) -> None:
         super().__init__()
         self.config = config
-        edges, width = config.edges, config.embedding
-        sizes = [right - left for left, right in zip(edges, edges[1:], strict=False)]
+        width = config.embedding
+        sizes = [right - left for left, right in pairwise(config.edges)]
         widths = [width // config.divisor**cluster for cluster in range(config.clusters)]
         if config.divisor == 1:
             sizes, widths = [config.vocab], [width]
@@ -53,11 +56,10 @@ class Vocabulary(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """(…, C) The vectors of tokens, times sqrt(C)."""
         try:
-            vectors = self._embedded(tokens)
+            return self._embedded(tokens) * math.sqrt(self.config.width)
         except IndexError:  # raised by the CPU's look-up itself, at no cost; a GPU stops on its own
             self.check(tokens)
             raise
-        return vectors * self.config.width**0.5
 
     def check(self, tokens: Tensor) -> None:
         """Refuse token ids that the vocabulary does not have. For where data enters: it makes a GPU wait."""
@@ -96,18 +98,19 @@ class Vocabulary(nn.Module):
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         if self.config.divisor == 1:
-            vectors = F.embedding(tokens, self.tables[0])
-            return F.linear(vectors, self.projections["0"]) if "0" in self.projections else vectors
-        vectors = self.tables[0].new_zeros(*tokens.shape, self.config.width)
+            return self._widened("0", F.embedding(tokens, self.tables[0]))
+        vectors: Tensor = self.tables[0].new_zeros(*tokens.shape, self.config.width)
         cuts = torch.tensor(self.config.cutoffs, device=tokens.device)
-        home = torch.bucketize(tokens, cuts, right=True)
+        home = torch.bucketize(tokens.contiguous(), cuts, right=True)
         for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
             chosen = (home == cluster).nonzero(as_tuple=True)
             found = F.embedding(tokens[chosen] - first, table)
-            if str(cluster) in self.projections:
-                found = F.linear(found, self.projections[str(cluster)])
-            vectors = vectors.index_put(chosen, found)
+            vectors = vectors.index_put(chosen, self._widened(str(cluster), found))
         return vectors
+
+    def _widened(self, name: str, vectors: Tensor) -> Tensor:
+        """(…, C) A cluster's vectors (…, E), through its projection if it has one."""
+        return F.linear(vectors, self.projections[name]) if name in self.projections else vectors
 
     def _cluster(self, cluster: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Hidden states as the cluster sees them (…, E), its table (V, E) and its biases (V,)."""
@@ -126,10 +129,10 @@ class Vocabulary(nn.Module):
 
     def _out_projection(self, cluster: int) -> Tensor:
         """(C, E) The cluster's own, or the embedding's where they are tied."""
-        name = str(cluster)
-        if name in self.out_projections:
-            return self.out_projections[name]
-        return self.projections["0" if self.config.divisor == 1 else name]
+        name, tied = str(cluster), "0" if self.config.divisor == 1 else str(cluster)
+        own = name in self.out_projections
+        projection: Tensor = self.out_projections[name] if own else self.projections[tied]
+        return projection
 
 
 def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor) -> Tensor:
@@ -146,14 +149,16 @@ def linear_nats(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> T
 
 
 class _ChunkedNats(torch.autograd.Function):
-    """`linear_nats` a few rows at a time. The backward pass computes each chunk's logits again rather than keep them."""
+    """`linear_nats` a few rows at a time. The backward pass computes each chunk's logits again: none are kept."""
 
     @staticmethod
     def forward(
         ctx: torch.autograd.function.FunctionCtx, rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor
     ) -> Tensor:
         ctx.save_for_backward(rows, table, bias, targets)
-        nats = torch.empty(len(rows), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+        nats = torch.empty(
+            len(rows), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device
+        )
         for few in _chunks(len(rows), len(table)):
             logprobs = _log_softmax(rows[few], table, bias)
             nats[few] = -logprobs.gather(1, targets[few, None]).squeeze(1)

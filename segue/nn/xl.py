@@ -38,9 +38,9 @@ class TransformerXL(nn.Module):
                 f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
             )
         held = reach.memory if reach.initial == "zeros" else 0
-        empty = self.blocks[0].attention_norm.weight.new_zeros(lanes, held, self.config.width)
+        empty = self.vocabulary.tables[0].new_zeros(lanes, held, self.config.width)
         counts = torch.full((lanes,), held, device=HOST)
-        return StateMemory((empty.detach(),) * self.config.layers, counts, torch.zeros_like(counts), reach)
+        return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach)
 
     def forward(
         self,
@@ -67,7 +67,7 @@ class TransformerXL(nn.Module):
         remembered = []
         for layer, block in enumerate(self.blocks):
             hidden = self.positions.entering(layer, hidden, places)
-            past = self._past(layer, memory)
+            past = self._past(block, memory, layer)
             after, fresh = block(hidden, past, self.positions.relation(layer, distances), seen)
             remembered.append(fresh if isinstance(memory, ProjectedMemory) else hidden)
             hidden = after
@@ -94,16 +94,14 @@ class TransformerXL(nn.Module):
         """The same memory as keys and values: reading on saves their projection while the weights stand still."""
         if isinstance(memory, ProjectedMemory):
             return memory
-        rows = tuple(self._past(layer, memory) for layer in range(self.config.layers))
+        rows = tuple(self._past(block, memory, layer) for layer, block in enumerate(self.blocks))
         return ProjectedMemory(rows, memory.lengths, memory.seen, memory.reach)
 
-    def _past(self, layer: int, memory: Memory) -> Tensor:
+    def _past(self, block: nn.Module, memory: Memory, layer: int) -> Tensor:
         """(B, M, 2, H, D) What the layer sees of its memory. No gradient goes into it; one goes into Wk and Wv."""
         rows = memory.rows[layer].detach()
-        if isinstance(memory, ProjectedMemory):
-            return rows
-        past: Tensor = self.blocks[layer].project(rows)
-        return past
+        assert isinstance(block, Block)
+        return rows if isinstance(memory, ProjectedMemory) else block.project(rows)
 
     def _places(self, memory: Memory, passage: Passage) -> Tensor:
         """(B, T) Where each token stands in its document; for encodings that ask."""

@@ -1,0 +1,107 @@
+"""What every memory answers to."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils import _pytree as pytree
+
+from segue.config import Reach
+from segue.errors import InputError
+from segue.nn.memory import Memory, ProjectedMemory, StateMemory, last
+from segue.nn.xl import TransformerXL
+from support import build, shape, some_tokens
+
+REACH = Reach(memory=6)
+
+
+def read(model: TransformerXL, kind: str, lanes: int, lengths: list[int], seed: int = 0) -> Memory:
+    memory: Memory = model.start(lanes=lanes, reach=REACH)
+    memory = model.projected(memory) if kind == "projected" else memory
+    _, after = model(some_tokens(lanes, 5, seed), memory, lengths=torch.tensor(lengths))
+    assert isinstance(after, ProjectedMemory if kind == "projected" else StateMemory)
+    return after
+
+
+@pytest.fixture(params=["states", "projected"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_it_tells_what_it_holds(kind: str) -> None:
+    memory = read(build(shape()), kind, 2, [3, 5])
+    assert (memory.lanes, memory.lengths.tolist(), memory.seen.tolist()) == (2, [3, 5], [3, 5])
+    assert memory.reach == REACH
+
+
+def test_selected_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
+    model = build(shape())
+    memory, more = read(model, kind, 3, [3, 5, 0]), some_tokens(3, 4, seed=1)
+    expected, _ = model(more, memory)
+    chosen = [1, 1, 0]
+    hidden, _ = model(more[chosen], memory.select(chosen))
+    assert_close(hidden, expected[chosen])
+    again, _ = model(more[chosen], memory.select(torch.tensor(chosen)))
+    assert_close(again, hidden, rtol=0, atol=0)
+
+
+def test_joined_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
+    model = build(shape())
+    first, second = read(model, kind, 1, [2]), read(model, kind, 2, [5, 4], seed=2)
+    more = some_tokens(3, 4, seed=1)
+    hidden, after = model(more, first.join([first, second]))
+    assert_close(hidden[:1], model(more[:1], first)[0])
+    assert_close(hidden[1:], model(more[1:], second)[0])
+    assert after.seen.tolist() == [6, 9, 8]
+
+
+def test_it_survives_being_taken_apart(kind: str) -> None:
+    model = build(shape())
+    memory, more = read(model, kind, 2, [3, 5]), some_tokens(2, 4, seed=1)
+    tensors = memory.tensors()
+    assert all(tensor.is_contiguous() for tensor in tensors.values())
+    rebuilt = type(memory).from_tensors(tensors, memory.reach)
+    leaves, plan = pytree.tree_flatten(memory)
+    twin = pytree.tree_unflatten(leaves, plan)
+    for copy in (rebuilt, twin, memory.to("cpu")):
+        assert type(copy) is type(memory)
+        assert_close(model(more, copy)[0], model(more, memory)[0], rtol=0, atol=0)
+
+
+def test_resized_keeps_the_newest(kind: str) -> None:
+    memory = read(build(shape()), kind, 2, [3, 5])
+    small = memory.resized(Reach(memory=2, span=3))
+    assert (small.size, small.lengths.tolist(), small.seen.tolist()) == (2, [2, 2], [3, 5])
+    assert small.reach.span == 3
+    assert_close(small.rows[0], memory.rows[0][:, -2:], rtol=0, atol=0)
+    assert memory.resized(Reach(memory=0)).size == 0
+    assert memory.resized(Reach(memory=9)).size == 5
+
+
+def test_memory_never_exceeds_its_reach(kind: str) -> None:
+    model = build(shape())
+    memory: Memory = model.start(reach=REACH)
+    memory = model.projected(memory) if kind == "projected" else memory
+    for step in range(5):
+        _, memory = model(some_tokens(1, 4), memory)
+        assert memory.size == min(6, 4 * (step + 1))
+        assert all(
+            row.untyped_storage().nbytes() <= row.numel() * 8 for row in memory.rows
+        )  # nothing held behind it
+
+
+def test_what_cannot_be_done_is_refused(kind: str) -> None:
+    memory = read(build(shape()), kind, 2, [3, 5])
+    for wrong in ([2], [-1], []):
+        with pytest.raises(InputError, match="lanes between 0 and 1"):
+            memory.select(wrong)
+    with pytest.raises(InputError, match="one kind and reach"):
+        memory.join([memory, memory.resized(Reach(memory=2))])
+    with pytest.raises(InputError, match="at least one"):
+        memory.join([])
+    other = read(build(shape(width=4, heads=1)), kind, 1, [3])
+    with pytest.raises(InputError, match="memories of one model"):
+        memory.join([memory, other])
+
+
+def test_the_newest_none_is_nothing() -> None:
+    assert last(torch.ones(1, 3, 2), 0).shape == (1, 0, 2)

@@ -1,0 +1,55 @@
+"""Nats in chunks: the same numbers and gradients, and never more than one chunk of logits."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from segue.nn import vocab
+from support import build, shape, some_tokens
+
+
+def nats_and_gradients(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> list[Tensor]:
+    inputs = [tensor.clone().requires_grad_() for tensor in (rows, table, bias)]
+    nats = vocab.linear_nats(*inputs, targets)
+    weight = torch.linspace(-1, 2, len(nats), dtype=nats.dtype)
+    return [nats.detach(), *torch.autograd.grad((nats * weight).sum(), inputs)]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40, 130])
+def test_chunks_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows, table, bias = (torch.randn(*size, dtype=torch.float64) for size in ((9, 4), (13, 4), (13,)))
+    targets = torch.randint(0, 13, (9,))
+    whole = nats_and_gradients(rows, table, bias, targets)
+    monkeypatch.setattr(vocab, "CHUNK", chunk)
+    assert_close(nats_and_gradients(rows, table, bias, targets), whole)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation makes."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.size = max(self.size, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("cutoffs", [(), (500,)])
+def test_training_never_holds_more_than_one_chunk_of_logits(
+    cutoffs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocab, "CHUNK", 12_000)
+    model = build(shape(vocab=1000, width=4, cutoffs=cutoffs))
+    hidden = torch.randn(2, 60, 4, dtype=torch.float64, requires_grad=True)
+    targets = some_tokens(2, 60) * 70
+    with Largest() as largest:
+        model.nats(hidden, targets).sum().backward()
+    assert 5_000 < largest.size <= 12_000  # all logits at once would be 120,000
+    assert hidden.grad is not None

@@ -1,0 +1,80 @@
+"""Small models and the strategies that the laws draw from."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from segue.config import RELATIVE, Reach, XLConfig
+from segue.nn.memory import Memory
+from segue.nn.xl import TransformerXL
+
+VOCAB = 13
+ENCODINGS = ("xl", "shaw", "sinusoidal", "learned", "per-layer", "none")
+TABLED = {"shaw": 5, "learned": 64, "per-layer": 64}  # shaw's is short on purpose: distances go beyond it
+
+EXAMPLES = int(os.environ.get("SEGUE_EXAMPLES", "60"))
+
+
+def build(config: XLConfig, seed: int = 0) -> TransformerXL:
+    """A model in float64, dropout off, with weights large enough that everything shows."""
+    torch.manual_seed(seed)
+    model = TransformerXL(config.model_copy(update={"init": 0.4})).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases too: zero would hide mistakes
+    return model
+
+
+def shape(encoding: str = "xl", **changes: object) -> XLConfig:
+    """A tiny config."""
+    table = TABLED.get(encoding, 0)
+    small = {"vocab": VOCAB, "width": 8, "layers": 2, "heads": 2, "inner": 12, "table": table}
+    return XLConfig(**{**small, "encoding": encoding, **changes})
+
+
+@st.composite
+def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
+    heads = draw(st.integers(1, 3))
+    return shape(
+        draw(st.sampled_from(encodings)),
+        heads=heads,
+        head_width=draw(st.integers(1, 4)),
+        width=draw(st.sampled_from([4, 5, 8])),
+        layers=draw(st.integers(1, 3)),
+        norm=draw(st.sampled_from(["post", "pre"])),
+        biases=draw(st.sampled_from(["shared", "per-layer"])),
+    )
+
+
+@st.composite
+def whole_reaches(draw: st.DrawFn, config: XLConfig, past: int) -> Reach:
+    """A reach under which cuts must not show: memory + 1 >= span, or memory for all the past."""
+    relative = config.encoding in RELATIVE
+    clamp = draw(st.one_of(st.none(), st.integers(1, past))) if relative else None
+    if draw(st.booleans()):
+        return Reach(memory=draw(st.integers(past, past + 5)), clamp=clamp)
+    span = draw(st.integers(1, past))
+    memory = draw(st.integers(span - 1, past))
+    return Reach(memory=memory, clamp=clamp, span=span, initial=draw(st.sampled_from(["empty", "zeros"])))
+
+
+def cuts(total: int) -> st.SearchStrategy[list[int]]:
+    """Places to cut a stream of `total` tokens."""
+    return st.lists(st.integers(1, total - 1), unique=True).map(sorted)
+
+
+def some_tokens(lanes: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, VOCAB, (lanes, length), generator=torch.Generator().manual_seed(seed))
+
+
+def read_in_pieces(
+    model: TransformerXL, tokens: Tensor, memory: Memory, places: Sequence[int]
+) -> tuple[Tensor, Memory]:
+    pieces = []
+    for piece in torch.tensor_split(tokens, list(places), dim=1):
+        hidden, memory = model(piece, memory)
+        pieces.append(hidden)
+    return torch.cat(pieces, dim=1), memory

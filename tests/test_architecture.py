@@ -1,0 +1,94 @@
+"""The house plan: imports go down the stairs, files stay short, and dangerous tools stay in their rooms."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import segue
+
+PACKAGE = Path(segue.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+STAIRS = (
+    ("errors",),
+    ("config",),
+    ("presets", "text", "nn"),
+    ("checkpoint", "distributed"),
+    ("infer", "interop"),
+    ("train",),
+    ("lab", "serve"),
+    ("cli",),
+)
+"""From the ground up. A room imports itself and the rooms on lower steps."""
+
+STEP = {room: step for step, rooms in enumerate(STAIRS) for room in rooms}
+ONLY = {"torch.load": "interop/files.py", "torch.distributed": "distributed.py", "print": "cli/"}
+NEVER = ("eval", "exec", "pickle.load", "pickle.loads", "torch.save", "marshal.loads", "os.system")
+
+
+def room_of(file: Path) -> str:
+    first = file.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: name the room you import from"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def calls(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_go_down_the_stairs(file: Path) -> None:
+    room = room_of(file)
+    if room == "__init__":
+        return
+    assert room in STEP, f"{room} has no place in the house plan"
+    for name in imports(file):
+        if not name.startswith("segue."):
+            continue
+        other = name.split(".")[1]
+        assert other in STEP or other == "__version__", name
+        if other in STEP and other != room:
+            assert STEP[other] < STEP[room], f"{file.name} climbs up to {name}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_files_and_functions_stay_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 400
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= 50, f"{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_dangerous_tools_stay_in_their_rooms(file: Path) -> None:
+    place = str(file.relative_to(PACKAGE))
+    used = {*calls(file), *imports(file)}
+    for tool, home in ONLY.items():
+        assert tool not in used or place.startswith(home), f"{tool} belongs in {home}"
+    assert not used & set(NEVER)
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    assert [str(file) for file in FILES if not ast.get_docstring(ast.parse(file.read_text()))] == []
+
+
+@pytest.mark.parametrize("code", ["import segue", "import segue.cli", "import segue.presets, segue.config"])
+def test_starting_does_not_wait_for_torch(code: str) -> None:
+    check = f"{code}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
