@@ -33,7 +33,7 @@ format: $(READY)  ## put the code in house style
 	$(BIN)/ruff check --fix .
 
 test-slow: $(READY)  ## the long suites
-	$(BIN)/pytest -m slow
+	SEGUE_EXAMPLES=2000 $(BIN)/pytest -n 2 tests/laws
 
 bench: $(READY)  ## measurements
 	$(BIN)/python bench/core.py

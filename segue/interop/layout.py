@@ -28,13 +28,13 @@ class Entry:
 
 def imported(config: XLConfig, entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> TransformerXL:
     """A model of this shape with their weights, in the weights' precision."""
-    _check_names({entry.theirs for entry in entries}, weights)
-    kind = weights[entries[0].theirs].dtype
+    present = _present(entries, weights)
+    kind = weights[present[0].theirs].dtype
     with torch.device("meta"):
         model = TransformerXL(config).to(kind)
     tensors = {name: torch.empty_like(like, device="cpu") for name, like in model.state_dict().items()}
     filled: set[tuple[str, int | None]] = set()
-    for entry in entries:
+    for entry in present:
         source = weights[entry.theirs]
         source = source.flip(entry.flip) if entry.flip is not None else source
         pieces = [tensors[name] if entry.layer is None else tensors[name][entry.layer] for name in entry.ours]
@@ -47,7 +47,6 @@ def imported(config: XLConfig, entries: Sequence[Entry], weights: Mapping[str, T
                 )
             piece.copy_(part.view_as(piece))
             filled.add((name, entry.layer))
-    assert {name for name, _ in filled} >= set(tensors) - {"positions.table"}, "an entry is missing"
     model.load_state_dict(tensors, assign=True)
     return model
 
@@ -148,14 +147,25 @@ def unsaid(reach: Reach, *, initial: str) -> list[str]:
     return notes
 
 
-def _check_names(wanted: set[str], weights: Mapping[str, Tensor]) -> None:
-    known = {name for name in weights if not name.endswith("pos_emb.inv_freq")}  # a buffer, not a weight
-    for problem, names in (("lack", wanted - known), ("also hold", known - wanted)):
+def _present(entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> list[Entry]:
+    """The entries that the file has. A tied weight may be stored under one of its names only."""
+    present = [entry for entry in entries if entry.theirs in weights]
+    given = {(name, entry.layer) for entry in present for name in entry.ours}
+    lacking = [
+        entry.theirs
+        for entry in entries
+        if entry.theirs not in weights and not given.issuperset((name, entry.layer) for name in entry.ours)
+    ]
+    known = {entry.theirs for entry in entries}
+    surplus = [name for name in weights if name not in known and not name.endswith("pos_emb.inv_freq")]
+    for problem, names in (("lack", lacking), ("also hold", surplus)):
         if names:
             some = ", ".join(sorted(names)[:3])
             raise SourceError(
-                f"the weights {problem} {some}{' and more' if len(names) > 3 else ''}; does the config belong to them?"
+                f"the weights {problem} {some}{' and more' if len(names) > 3 else ''}; "
+                "does the config belong to them?"
             )
+    return present
 
 
 def _check_size(name: str, source: Tensor, wanted: int) -> None:

@@ -105,7 +105,7 @@ class Vocabulary(nn.Module):
         for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
             chosen = (home == cluster).nonzero(as_tuple=True)
             found = F.embedding(tokens[chosen] - first, table)
-            vectors = vectors.index_put(chosen, self._widened(str(cluster), found))
+            vectors = vectors.index_put(chosen, self._widened(str(cluster), found).to(vectors.dtype))
         return vectors
 
     def _widened(self, name: str, vectors: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def linear_nats(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> T
     """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
     if len(rows) * len(table) <= CHUNK:
         return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
-    nats: Tensor = _ChunkedNats.apply(rows, table, bias, targets)
+    nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets)
     return nats
 
 

@@ -56,7 +56,7 @@ class TransformerXL(nn.Module):
         `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
         """
         passage = checked_passage(tokens, starts, lengths)
-        self._check(memory, passage)
+        self._check(memory, tokens)
         memory, passage = self._with_new_documents(memory, passage)
         device = tokens.device
         seen = visible(passage, memory.size, memory.lengths, memory.reach.span, device)
@@ -130,20 +130,28 @@ class TransformerXL(nn.Module):
             memory = memory.renewed(begun, fresh.to(memory.rows[0].device))
         return memory, later
 
-    def _check(self, memory: Memory, passage: Passage) -> None:
-        """Refuse a memory of another model or another number of lanes."""
-        config = self.config
+    def _check(self, memory: Memory, tokens: Tensor) -> None:
+        """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
+        config, rows = self.config, memory.rows[0]
         row = (2, config.heads, config.head_width) if isinstance(memory, ProjectedMemory) else (config.width,)
-        found = {tuple(rows.shape[2:]) for rows in memory.rows}
+        found = {tuple(layer.shape[2:]) for layer in memory.rows}
         if len(memory.rows) != config.layers or found != {row}:
             raise InputError(
                 f"this model's memory has {config.layers} layers of rows {row}; found {len(memory.rows)} of "
                 f"{sorted(found)}; begin with model.start()"
             )
-        if memory.lanes != passage.lanes:
+        if memory.lanes != len(tokens):
             raise InputError(
-                f"the memory has {memory.lanes} lanes and the tokens {passage.lanes}; "
+                f"the memory has {memory.lanes} lanes and the tokens {len(tokens)}; "
                 "start as many lanes as you read, or use memory.select() and join()"
+            )
+        kind = self.vocabulary.tables[0].dtype
+        if rows.device != tokens.device or (
+            rows.dtype != kind and not torch.is_autocast_enabled(rows.device.type)
+        ):
+            raise InputError(
+                f"the memory is {rows.dtype} on {rows.device}, the model {kind} and the tokens on {tokens.device}; "
+                "use memory.to(), or begin with model.start()"
             )
 
 

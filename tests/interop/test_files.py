@@ -174,6 +174,18 @@ def test_a_config_that_does_not_fit_is_refused(changes: dict[str, Any], match: s
         import_bundle(tmp_path)
 
 
+@pytest.mark.parametrize("twin", ["crit.out_layers.0.weight", "transformer.word_emb.emb_layers.0.weight"])
+def test_a_tied_weight_may_be_stored_once(twin: str, tmp_path: Path) -> None:
+    """As transformers' own save_pretrained does."""
+    weights, config = changed(HUGGING_FACE[0])
+    whole = import_bundle(FOLDER / f"{HUGGING_FACE[0]}.safetensors")
+    del weights[twin]
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = import_bundle(tmp_path).model.state_dict()
+    assert_close(dict(found), dict(whole.model.state_dict()), rtol=0, atol=0)
+
+
 def test_weights_that_should_be_tied_and_are_not(tmp_path: Path) -> None:
     weights, config = changed("xl-postnorm")
     weights["crit.out_layers.0.weight"] = weights["crit.out_layers.0.weight"] + 1

@@ -74,6 +74,21 @@ def test_half_precision_reads_without_nan(encoding: str, kind: torch.dtype) -> N
         assert model.nats(hidden, some_tokens(2, 5)).isfinite().all()
 
 
+@pytest.mark.parametrize("chunk", [2**24, 8])
+def test_autocast_trains(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from segue.nn import vocab
+
+    monkeypatch.setattr(vocab, "CHUNK", chunk)
+    model = build(shape(cutoffs=(4,), divisor=2)).float()
+    memory: Memory = model.start(lanes=2, reach=Reach(memory=6))
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden, memory = model(some_tokens(2, 5), memory)
+            nats = model.nats(hidden, some_tokens(2, 5))
+        nats.mean().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
 def test_a_fully_padded_lane_is_defined_and_keeps_its_memory() -> None:
     model, tokens = build(shape()), some_tokens(2, 5)
     for memory in (
@@ -132,6 +147,7 @@ def test_bad_memories_are_refused() -> None:
         refuse(r"memory has 2 layers of rows \(8,\); found", model, tokens, other)
     heads = build(shape(heads=4))
     refuse(r"rows \(2, 2, 4\)", model, tokens, heads.projected(heads.start(reach=reach)))
+    refuse("memory is torch.float64", build(shape()).float(), tokens, model.start(reach=reach))
     zeros = model.start(reach=Reach(memory=3, initial="zeros"))
     refuse("zeros can begin at a segment's first", model, tokens, zeros, starts=torch.arange(5)[None] == 2)
 
