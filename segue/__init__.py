@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, load
-    from segue.config import Reach, Reading, XLConfig
+    from segue.config import Reach, Reading, Recipe, TrainConfig, XLConfig
     from segue.errors import SegueError
+    from segue.infer.session import Session
     from segue.nn.memory import ProjectedMemory, StateMemory
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
+    from segue.training.run import resume, train
 
 __version__ = "0.1.0"
 
@@ -23,12 +25,17 @@ __all__ = [
     "ProjectedMemory",
     "Reach",
     "Reading",
+    "Recipe",
     "SegueError",
+    "Session",
     "StateMemory",
+    "TrainConfig",
     "TransformerXL",
     "XLConfig",
     "load",
     "preset",
+    "resume",
+    "train",
 ]
 
 _HOMES = {
@@ -36,14 +43,19 @@ _HOMES = {
     "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",
     "Reading": "segue.config",
+    "Recipe": "segue.config",
     "SegueError": "segue.errors",
+    "Session": "segue.infer.session",
     "StateMemory": "segue.nn.memory",
+    "TrainConfig": "segue.config",
     "TransformerXL": "segue.nn.xl",
     "XLConfig": "segue.config",
     "load": "segue.checkpoint",
     "preset": "segue.presets",
+    "resume": "segue.training.run",
+    "train": "segue.training.run",
 }
-_ROOMS = ("checkpoint", "config", "errors", "interop", "nn", "presets", "text")
+_ROOMS = ("checkpoint", "config", "errors", "infer", "interop", "nn", "presets", "text")
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@
     tokenizer.json      if it has one
     SHA256SUMS          as `sha256sum -c` wants it
 
+A run keeps such folders under `checkpoints/`, one for each step that was saved, with what training needs besides.
+
 A folder is written beside its place, flushed, and renamed into it: whatever happens, either the old one is whole
 or the new one is.
 """
@@ -17,18 +19,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from segue.config import BundleConfig, Reading
+from segue.config import BundleConfig, Reach, Reading
 from segue.errors import BundleError
 from segue.nn.xl import TransformerXL
+from segue.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from segue.infer.session import Session
 
 CONFIG, WEIGHTS, TOKENIZER, CHECKSUMS = "config.json", "model.safetensors", "tokenizer.json", "SHA256SUMS"
+CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +46,12 @@ class Bundle:
     reading: Reading
     tokenizer: Tokenizer | None = None
 
+    def session(self, *, memory: int | None = None, reach: Reach | None = None) -> "Session":
+        """A stream to feed text to and to generate from, at constant memory; read as the bundle says, or as given."""
+        from segue.infer.session import start_session
+
+        return start_session(self, memory=memory, reach=reach)
+
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
         target = Path(path)
@@ -46,28 +59,55 @@ class Bundle:
             raise BundleError(
                 f"{target} exists and is no bundle; nothing was overwritten: choose another name"
             )
-        config = BundleConfig(model=self.model.config, reading=self.reading)
         with whole_folder(target) as folder:
-            write_json(folder / CONFIG, config.model_dump(mode="json"))
-            write_tensors(folder / WEIGHTS, dict(self.model.state_dict()))
-            if self.tokenizer is not None:
-                self.tokenizer.save(str(folder / TOKENIZER))
-            sums = (f"{_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
-            (folder / CHECKSUMS).write_text("".join(sums))
+            write_bundle(folder, self)
+            seal(folder)
+
+
+def write_bundle(folder: Path, bundle: Bundle) -> None:
+    """The files of a bundle, into a folder that is not yet in its place."""
+    config = BundleConfig(model=bundle.model.config, reading=bundle.reading)
+    write_json(folder / CONFIG, config.model_dump(mode="json"))
+    write_tensors(folder / WEIGHTS, dict(bundle.model.state_dict()))
+    if bundle.tokenizer is not None:
+        (folder / TOKENIZER).write_text(bundle.tokenizer.json(), encoding="utf-8")
+
+
+def seal(folder: Path) -> None:
+    """Write down the checksums of all that is in the folder."""
+    sums = (f"{_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
+    (folder / CHECKSUMS).write_text("".join(sums))
 
 
 def load(path: Path | str) -> Bundle:
-    """Read a bundle, verifying every byte and every tensor. The model is ready to read with, dropout off."""
-    folder = _present(Path(path))
-    _verify(folder)
-    config = BundleConfig(**_read_json(folder / CONFIG))
+    """Read a bundle, or the best checkpoint of a run, verifying every byte and every tensor.
+
+    The model is ready to read with, dropout off.
+    """
+    folder = best_checkpoint(Path(path)) if (Path(path) / CHECKPOINTS).is_dir() else _present(Path(path))
+    verify(folder)
+    config = BundleConfig(**read_json(folder / CONFIG))
     with torch.device("meta"):
         model = TransformerXL(config.model)
-    weights = _read_tensors(folder / WEIGHTS)
+    weights = read_tensors(folder / WEIGHTS)
     _check_fit(folder / WEIGHTS, weights, dict(model.state_dict()))
     model.load_state_dict(weights, assign=True)
-    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER)) if (folder / TOKENIZER).exists() else None
+    tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
     return Bundle(model.eval(), config.reading, tokenizer)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """A run's checkpoints, from the oldest to the newest."""
+    return sorted((run / CHECKPOINTS).glob("step-*"))
+
+
+def best_checkpoint(run: Path) -> Path:
+    """The checkpoint with the best validation, or the newest if none was validated."""
+    found = checkpoints(run)
+    if not found:
+        raise BundleError(f"{run} has no checkpoint yet")
+    step = read_json(found[-1] / COUNTERS).get("best_step")
+    return found[-1] if step is None else run / CHECKPOINTS / f"step-{step:08d}"
 
 
 @contextmanager
@@ -121,7 +161,8 @@ def _present(path: Path) -> Path:
     raise BundleError(f"there is no bundle at {path}")
 
 
-def _verify(folder: Path) -> None:
+def verify(folder: Path) -> None:
+    """Check that every file is the one that was saved."""
     if not (folder / CHECKSUMS).is_file():
         raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
     sums = {}
@@ -150,7 +191,7 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -160,7 +201,7 @@ def _read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -4,8 +4,13 @@ What shapes weights is in a model's config; how far back it reads is in `Reach`,
 Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D head width, V vocabulary.
 """
 
+import json
+import tomllib
+from collections.abc import Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -179,16 +184,43 @@ class Reading(Settings):
 
 
 class TrainConfig(Settings):
-    """How a model is trained: Adam, linear warm-up, cosine decay, clipped gradients."""
+    """How a model is trained. Intervals count steps; 0 means never."""
 
     lanes: PositiveInt  # B
     segment: PositiveInt  # T
     memory: NonNegativeInt  # M
     steps: PositiveInt
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
     rate: PositiveFloat = 2.5e-4
-    warmup: NonNegativeInt = 0
-    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first
-    clip: PositiveFloat = 0.25
+    schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
+    warmup: NonNegativeInt = 0  # steps of linear rise
+    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine and linear)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    decay: NonNegativeFloat = 0.0  # of weights, with adamw and muon
+    clip: PositiveFloat = 0.25  # of the gradient's norm
+    accumulate: PositiveInt = 1  # chunks of lanes that one step adds up, each with a memory of its own
+    loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
+    documents: bool = True  # memory ends where a document does
+    positions: Literal["onward", "restart"] = "onward"
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
+    seed: NonNegativeInt = 0
+    validate_every: NonNegativeInt = 0
+    validate_tokens: PositiveInt = 100_000
+    patience: NonNegativeInt = 0  # validations without progress before it stops
+    save_every: NonNegativeInt = 0  # it also saves at the end, and when it is interrupted
+    keep: PositiveInt = 2  # newest checkpoints, besides the best
+    minutes: PositiveFloat | None = None  # stop after so long, whatever the step
+
+    @model_validator(mode="after")
+    def _lanes_divide(self) -> Self:
+        if self.lanes % self.accumulate:
+            raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
+        return self
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(memory=self.memory, positions=self.positions)
 
 
 class Recipe(Settings):
@@ -197,6 +229,60 @@ class Recipe(Settings):
     model: XLConfig
     train: TrainConfig
     reading: Reading
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The values of a recipe in TOML, not yet checked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} could not be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """A recipe as TOML; what is not set is left out."""
+    lines: list[str] = []
+
+    def table(name: str, values: dict[str, Any]) -> None:
+        lines.append(f"[{name}]")
+        plain = {
+            key: value for key, value in values.items() if value is not None and not isinstance(value, dict)
+        }
+        lines.extend(f"{key} = {json.dumps(value)}" for key, value in plain.items())
+        lines.append("")
+        for key, value in values.items():
+            if isinstance(value, dict):
+                table(f"{name}.{key}", value)
+
+    for name, values in recipe.model_dump(mode="json").items():
+        table(name, values)
+    return "\n".join(lines)
+
+
+def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values with `a.b=c` carried out for each change; c is TOML, or else a plain word."""
+    changed = deepcopy(values)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set wants name=value, such as train.steps=500; found {change!r}")
+        *rooms, name = path.strip().split(".")
+        place = changed
+        for room in rooms:
+            place = place.setdefault(room, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {change}: {room!r} is a value, not a group of values")
+        place[name] = _toml_value(text.strip())
+    return changed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 class BundleConfig(Settings):

@@ -23,3 +23,7 @@ class BundleError(SegueError):
 
 class SourceError(SegueError):
     """A foreign checkpoint that cannot be imported, or a model that a foreign layout cannot hold."""
+
+
+class TrainingError(SegueError):
+    """A run that cannot begin, go on or be resumed."""

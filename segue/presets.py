@@ -47,6 +47,28 @@ _ENWIK8_24L = XLConfig(
 _CHARACTERS_24L = TrainConfig(lanes=64, segment=768, memory=768, steps=400_000, warmup=4000, floor=TF_FLOOR)
 
 PRESETS: dict[str, Preset] = {
+    "stdlib-demo": Preset(
+        recipe=Recipe(
+            model=XLConfig(vocab=256, width=192, layers=4, heads=6, norm="pre"),
+            train=TrainConfig(
+                lanes=16,
+                segment=64,
+                memory=64,
+                steps=1600,
+                optimizer="adamw",
+                rate=2e-3,
+                warmup=100,
+                floor=0.02,
+                beta2=0.98,
+                clip=1.0,
+                validate_every=400,
+                save_every=400,
+            ),
+            reading=Reading(segment=64, reach=Reach(memory=256)),
+        ),
+        data="stdlib, bytes",
+        published="",
+    ),
     "enwik8-12l": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=204, width=512, layers=12, heads=8, inner=2048, dropout=0.1),

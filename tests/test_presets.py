@@ -18,8 +18,8 @@ COUNTS = {
 }
 
 
-def test_every_preset_is_counted() -> None:
-    assert PRESETS.keys() == COUNTS.keys()
+def test_every_published_preset_is_counted() -> None:
+    assert {name for name, chosen in PRESETS.items() if chosen.published} == COUNTS.keys()
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -42,7 +42,7 @@ def test_what_the_paper_may_have_meant_by_257_million(layers: int, biases: str, 
 
 
 def test_evaluation_as_published() -> None:
-    settings = {name: chosen.recipe.reading for name, chosen in PRESETS.items()}
+    settings = {name: chosen.recipe.reading for name, chosen in PRESETS.items() if chosen.published}
     found = {name: (read.segment, read.reach.memory, read.reach.clamp) for name, read in settings.items()}
     assert found == {
         "enwik8-12l": (80, 2100, 820),

@@ -11,12 +11,17 @@ NAMES = [
     "ProjectedMemory",
     "Reach",
     "Reading",
+    "Recipe",
     "SegueError",
+    "Session",
     "StateMemory",
+    "TrainConfig",
     "TransformerXL",
     "XLConfig",
     "load",
     "preset",
+    "resume",
+    "train",
 ]
 
 

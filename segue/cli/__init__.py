@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from segue.cli import exporting, importing, info
+from segue.cli import evaluating, exporting, generating, importing, info, preparing, scoring, training
 from segue.errors import SegueError
 
 app = typer.Typer(
@@ -17,6 +17,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("prepare", epilog=preparing.EXAMPLE)(preparing.prepare)
+app.command("train", epilog=training.EXAMPLE)(training.train)
+app.command("eval", epilog=evaluating.EXAMPLE)(evaluating.evaluate)
+app.command("generate", epilog=generating.EXAMPLE)(generating.generate)
+app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)

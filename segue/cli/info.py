@@ -82,7 +82,7 @@ def _bundle(path: Path) -> dict[str, Any]:
         "parameters": sum(weight.numel() for weight in weights),
         "precision": str(weights[0].dtype).removeprefix("torch."),
         "reading_bytes": reading_bytes(bundle.model.config, bundle.reading),
-        "tokenizer": "none" if bundle.tokenizer is None else f"{bundle.tokenizer.get_vocab_size():,} symbols",
+        "tokenizer": "none" if bundle.tokenizer is None else f"{bundle.tokenizer.size:,} symbols",
         "model": bundle.model.config.model_dump(mode="json"),
         "reading": bundle.reading.model_dump(mode="json"),
     }

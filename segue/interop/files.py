@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from segue.checkpoint import Bundle, whole_folder, write_json, write_tensors
@@ -21,7 +20,7 @@ from segue.config import Reach
 from segue.errors import SourceError
 from segue.interop import huggingface, reference
 from segue.nn.xl import TransformerXL
-from segue.text.tokenizer import word_tokenizer
+from segue.text.tokenizer import Tokenizer, word_tokenizer
 
 LAYOUTS: Mapping[str, ModuleType] = {"reference": reference, "huggingface": huggingface}
 

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from segue.config import Reach, Reading, Recipe, TrainConfig, XLConfig
+from segue.config import RELATIVE, Reach, Reading, Recipe, TrainConfig, XLConfig
 from segue.nn.vocab import CHUNK
 from segue.nn.xl import TransformerXL
 
@@ -35,6 +35,22 @@ def reading_bytes(model: XLConfig, reading: Reading) -> int:
     """Weights, and one lane's memory as keys and values."""
     memory = reading.reach.memory * model.layers * 2 * model.heads * model.head_width
     return (parameters(model) + memory) * FLOAT
+
+
+def training_flops(config: XLConfig, train: TrainConfig) -> float:
+    """Of the products in one step, forward and backward, with full memory projected anew."""
+    inner, keys, rows = (
+        config.heads * config.head_width,
+        train.memory + train.segment,
+        train.lanes * train.segment,
+    )
+    projections = (2 * rows + 2 * train.lanes * keys) * config.width * inner
+    distances = keys * config.width * inner if config.encoding == "xl" else 0
+    scores = (3 if config.encoding in RELATIVE else 2) * rows * keys * inner
+    feed_forward = 2 * rows * config.width * config.inner
+    softmax = rows * config.embedding * config.edges[1]
+    forward = 2 * (config.layers * (projections + distances + scores + feed_forward) + softmax)
+    return 3.0 * forward
 
 
 def kept_bytes(config: XLConfig, train: TrainConfig) -> int:

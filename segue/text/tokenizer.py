@@ -1,13 +1,138 @@
-"""Text to token ids and back."""
+"""Text to token ids and back. Text is bytes inside; it becomes characters only at the edges.
 
-from collections.abc import Sequence
+Two kinds: `ByteTokenizer`, whose symbols are bytes, and `TextTokenizer`, anything that a `tokenizer.json` describes
+(characters, words, BPE, or somebody else's). Both are kept in a file of that name.
+"""
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+import codecs
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
-from segue.errors import SourceError
+import numpy as np
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as TokenizerFile
+
+from segue.errors import InputError, SourceError
+
+EOS, UNK = "<eos>", "<unk>"
 
 
-def word_tokenizer(symbols: Sequence[str]) -> Tokenizer:
+class Tokenizer(Protocol):
+    """What every tokenizer answers to."""
+
+    @property
+    def size(self) -> int:
+        """How many ids there are."""
+
+    def encode(self, text: bytes) -> Sequence[int] | np.ndarray[Any, Any]:
+        """The ids of a text."""
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """The text of ids."""
+
+    def stream(self) -> Callable[[int], str]:
+        """A decoder for ids that come one by one: text as soon as it is whole, never half a character."""
+
+    def json(self) -> str:
+        """What its file holds."""
+
+
+class ByteTokenizer:
+    """One id for each byte; with `symbols`, only for those, in their order."""
+
+    def __init__(self, symbols: bytes = bytes(range(256))) -> None:
+        self.symbols = symbols
+        self._ids = np.full(256, -1, dtype=np.int16)
+        self._ids[list(symbols)] = np.arange(len(symbols))
+
+    @property
+    def size(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, text: bytes) -> np.ndarray[Any, Any]:
+        ids = self._ids[np.frombuffer(text, dtype=np.uint8)]
+        if self.size < 256 and (ids < 0).any():
+            stranger = text[int((ids < 0).argmax())]
+            raise InputError(
+                f"byte {stranger} ({bytes([stranger])!r}) is not among the {self.size} known symbols"
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return bytes(self.symbols[number] for number in ids)
+
+    def stream(self) -> Callable[[int], str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return lambda number: decoder.decode(self.decode([number]))
+
+    def json(self) -> str:
+        return json.dumps({"segue": "bytes", "symbols": list(self.symbols)}) + "\n"
+
+
+class TextTokenizer:
+    """What a `tokenizer.json` describes, for text in UTF-8."""
+
+    def __init__(self, file: TokenizerFile) -> None:
+        self._file = file
+        self._words = isinstance(file.model, models.WordLevel) and file.token_to_id(EOS) is not None
+
+    @property
+    def size(self) -> int:
+        return int(self._file.get_vocab_size())
+
+    def encode(self, text: bytes) -> Sequence[int]:
+        ids: Sequence[int] = self._file.encode(unicode(text), add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        text: str = self._file.decode(list(ids), skip_special_tokens=False)
+        return self._lines(text).encode()
+
+    def stream(self) -> Callable[[int], str]:
+        decoder = decoders.DecodeStream(skip_special_tokens=False)
+        return lambda number: self._lines(decoder.step(self._file, number) or "")
+
+    def _lines(self, text: str) -> str:
+        return text.replace(f" {EOS}", "\n").replace(EOS, "\n") if self._words else text
+
+    def json(self) -> str:
+        return str(self._file.to_str(pretty=False)) + "\n"
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`, ours or anybody's."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and found.get("segue") == "bytes":
+            return ByteTokenizer(bytes(found["symbols"]))
+        return TextTokenizer(TokenizerFile.from_file(str(path)))
+    except OSError as error:
+        raise SourceError(f"{path} could not be read: {error.strerror}") from None
+    except Exception as error:  # the library raises bare Exceptions
+        raise SourceError(f"{path} is no tokenizer.json: {error}") from None
+
+
+def digest(tokenizer: Tokenizer) -> str:
+    """The same for equal tokenizers."""
+    return hashlib.sha256(tokenizer.json().encode()).hexdigest()
+
+
+def unicode(text: bytes) -> str:
+    """UTF-8, or an error that says where it is not."""
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = text[error.start : error.start + 4]
+        raise InputError(
+            f"this text is not UTF-8: found {found!r} after {text[max(0, error.start - 20) : error.start]!r}; "
+            "convert it, or use the bytes tokenizer"
+        ) from None
+
+
+def word_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
     """A tokenizer of whole words, each with its place in `symbols` as its id.
 
     The convention of WikiText: words stand between blanks, a line ends in `<eos>`, what is unknown is `<unk>`
@@ -17,9 +142,61 @@ def word_tokenizer(symbols: Sequence[str]) -> Tokenizer:
     if len(vocabulary) != len(symbols):
         twice = next(symbol for place, symbol in enumerate(symbols) if vocabulary[symbol] != place)
         raise SourceError(f"the vocabulary names {twice!r} twice; every symbol should have one line")
-    unknown = next((name for name in ("<unk>", "<UNK>") if name in vocabulary), None)
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown or "<unk>"))
-    if "<eos>" in vocabulary:
-        tokenizer.normalizer = normalizers.Replace("\n", " <eos> ")
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenizer
+    unknown = next((name for name in (UNK, "<UNK>") if name in vocabulary), UNK)
+    file = TokenizerFile(models.WordLevel(vocabulary, unk_token=unknown))
+    if EOS in vocabulary:
+        file.normalizer = normalizers.Replace("\n", f" {EOS} ")
+    file.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return TextTokenizer(file)
+
+
+def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
+    """A tokenizer of single characters; `<unk>` for those that it does not know."""
+    file = TokenizerFile(
+        models.WordLevel({symbol: place for place, symbol in enumerate(symbols)}, unk_token=UNK)
+    )
+    file.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?s)."), "isolated")
+    file.decoder = decoders.Fuse()
+    return TextTokenizer(file)
+
+
+def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
+    """`<eos>`, `<unk>`, then the words that occur at least `minimum` times, the most frequent first."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        for word in unicode(text).split():
+            counts[word] = counts.get(word, 0) + 1
+    known = [word for word, count in counts.items() if count >= minimum and word not in (EOS, UNK)]
+    return word_tokenizer([EOS, UNK, *sorted(known, key=lambda word: (-counts[word], word))])
+
+
+def train_characters(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
+    """`<unk>`, then the characters that occur at least `minimum` times, the most frequent first."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        decoded = unicode(text)
+        for character in set(decoded):
+            counts[character] = counts.get(character, 0) + decoded.count(character)
+    known = [character for character, count in counts.items() if count >= minimum]
+    return character_tokenizer([UNK, *sorted(known, key=lambda character: (-counts[character], character))])
+
+
+def train_bpe(texts: Iterable[bytes], size: int) -> TextTokenizer:
+    """Byte-level BPE of `size` symbols: every byte is one, so nothing is unknown."""
+    if size < 257:
+        raise InputError(
+            f"BPE has a symbol for each of the 256 bytes to begin with; found a vocabulary of {size}"
+        )
+    file = TokenizerFile(models.BPE())
+    file.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    file.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    file.train_from_iterator(_lines(texts), trainer)
+    return TextTokenizer(file)
+
+
+def _lines(texts: Iterable[bytes]) -> Iterator[str]:
+    for text in texts:
+        yield from unicode(text).splitlines(keepends=True)

@@ -1,0 +1,171 @@
+"""`segue eval`: how well a model predicts a split."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from segue.cli.machine import Device, Threads, use
+from segue.cli.progress import Progress
+from segue.errors import InputError
+
+if TYPE_CHECKING:
+    from segue.checkpoint import Bundle
+    from segue.config import Reading
+    from segue.infer.adapt import Cache, Dynamic
+    from segue.infer.evaluate import Report, Score
+    from segue.nn.xl import TransformerXL
+    from segue.text.corpus import Corpus
+
+    Way = Literal["sliding"] | int | Dynamic | Cache
+
+EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A corpus; by default the run's own.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which part of it.")] = "test",
+    segment: Annotated[int | None, typer.Option(help="Tokens read at once.")] = None,
+    memory: Annotated[int | None, typer.Option(help="States remembered; 0 for isolated segments.")] = None,
+    clamp: Annotated[int | None, typer.Option(help="Farthest distance told apart; 0 for no clamp.")] = None,
+    span: Annotated[
+        int | None, typer.Option(help="Keys that a token sees, itself included; 0 for all.")
+    ] = None,
+    sliding: Annotated[
+        bool, typer.Option("--sliding", help="The vanilla way: read --segment tokens anew for every token.")
+    ] = False,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Dynamic evaluation: the weights follow the text as it is read.")
+    ] = False,
+    rate: Annotated[float, typer.Option(help="Of dynamic evaluation; 0 is static.")] = 1e-4,
+    decay: Annotated[float, typer.Option(help="Of dynamic evaluation, back to the trained weights.")] = 1e-3,
+    cache: Annotated[int, typer.Option(help="Neural cache: states remembered; 0 for none.")] = 0,
+    cache_weight: Annotated[float, typer.Option(help="How much the cache says.")] = 0.1,
+    cache_flatness: Annotated[float, typer.Option(help="How much likeness counts in it.")] = 0.3,
+    lanes: Annotated[int, typer.Option(help="Parts read side by side; the score stays the same.")] = 1,
+    limit: Annotated[int | None, typer.Option(help="Score only so many tokens, from the beginning.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    device: Device = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """Score every token of a split but its first, once.
+
+    Any segment, memory, clamp and span will do, whatever the training used. One lane is the reference; more lanes
+    first read what lies before their part, as far as they can see back, so they score the same.
+    """
+    use(threads, device)
+    from segue.checkpoint import load
+    from segue.infer.adapt import Cache, Dynamic
+
+    if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
+        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
+    bundle = load(run)
+    corpus = _corpus(run, data, bundle)
+    model, reading = bundle.model.to(device), _reading(bundle.reading, segment, memory, clamp, span)
+    way: Way = "sliding" if sliding else lanes
+    if dynamic:
+        way = Dynamic(rate=rate, decay=decay)
+    elif cache:
+        way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
+    begin = time.monotonic()
+    with Progress("tokens") as progress:
+        score = _scored(model, corpus, split, reading, way, limit, progress.update)
+    name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
+    facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
+    typer.echo(json.dumps(facts) if as_json else _said(facts))
+
+
+def _scored(
+    model: "TransformerXL",
+    corpus: "Corpus",
+    split: str,
+    reading: "Reading",
+    way: "Way",
+    limit: int | None,
+    report: "Report",
+) -> "Score":
+    """Read the split in one of the ways that there are."""
+    from segue.infer import adapt
+    from segue.infer.evaluate import evaluate as evaluate_stream
+    from segue.infer.evaluate import evaluate_sliding
+
+    stream = corpus.stream(split)
+    if way == "sliding":
+        return evaluate_sliding(model, stream, reading.segment, limit=limit, report=report)
+    if isinstance(way, adapt.Dynamic):
+        training = corpus.stream("train")
+        squares = adapt.mean_squares(model, training, reading, way.gather, report) if way.rate else {}
+        return adapt.evaluate_dynamic(model, stream, reading, squares, way, limit=limit, report=report)
+    if isinstance(way, adapt.Cache):
+        return adapt.evaluate_cached(model, stream, reading, way, limit=limit, report=report)
+    assert isinstance(way, int)
+    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=report)
+
+
+def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
+    return {
+        "bits_per_byte": score.bits_per_byte,
+        "bits_per_token": score.bits_per_token,
+        "nats_per_token": score.nats / score.tokens,
+        "perplexity": score.perplexity,
+        "word_perplexity": score.word_perplexity,
+        "tokens": score.tokens,
+        "bytes": round(score.bytes),
+        "way": way,
+        "segment": reading.segment,
+        **reading.reach.model_dump(mode="json"),
+    }
+
+
+def _said(facts: dict[str, Any]) -> str:
+    words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
+    reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
+    return (
+        f"{facts['split']}: {facts['bits_per_byte']:.4f} bits per byte, {facts['bits_per_token']:.4f} bits per token, "
+        f"perplexity {facts['perplexity']:.3f}{words}\n"
+        f"{facts['tokens']:,} tokens, {facts['bytes']:,} bytes scored in {facts['seconds']:.1f} s; "
+        f"{facts['way']}, segment {facts['segment']}, {reach}"
+    )
+
+
+def _reading(
+    default: "Reading", segment: int | None, memory: int | None, clamp: int | None, span: int | None
+) -> "Reading":
+    """The bundle's reading as changed. A span that was tied to the memory does not outlive another memory."""
+    from segue.config import Reach, Reading
+
+    reach = default.reach.model_dump()
+    if memory is not None:
+        reach |= {
+            "memory": memory,
+            "span": None,
+            "positions": default.reach.positions if memory == 0 else "onward",
+        }
+    if clamp is not None:
+        reach["clamp"] = clamp or None
+    if span is not None:
+        reach["span"] = span or None
+    return Reading(segment=default.segment if segment is None else segment, reach=Reach(**reach))
+
+
+def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
+    from segue.checkpoint import read_json
+    from segue.text.corpus import open_corpus
+    from segue.text.tokenizer import digest
+
+    if data is None:
+        if not (run / "run.json").is_file():
+            raise InputError(f"{run} does not say what it was trained on; give a corpus with --data")
+        data = Path(read_json(run / "run.json")["data"])
+    corpus = open_corpus(data)
+    fits = corpus.header.vocab == bundle.model.config.vocab
+    if not fits or (bundle.tokenizer is not None and digest(bundle.tokenizer) != digest(corpus.tokenizer)):
+        raise InputError(
+            f"{data} was prepared with another tokenizer than {run}; prepare it again with the run's"
+        )
+    return corpus

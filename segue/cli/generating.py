@@ -1,0 +1,70 @@
+"""`segue generate`: a model goes on speaking."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segue.cli.machine import Device, Threads, use
+from segue.errors import InputError
+
+EXAMPLE = 'Example: segue generate runs/demo --prompt "def read(self" --tokens 400 --temperature 0.8'
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
+    prompt: Annotated[str | None, typer.Option(help="What to go on from.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same from a file, of any length.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="How many; 0 for ever, until Ctrl-C.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 is greedy; 1 is as it was trained.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose within this share of the probability.")] = 1.0,
+    samples: Annotated[int, typer.Option(help="Several at once.")] = 1,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(help="States remembered; by default as the bundle reads.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="For the same text again.")] = None,
+    device: Device = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """Go on from a prompt, streaming to the terminal, at constant memory however long."""
+    use(threads, device)
+    from dataclasses import replace
+
+    from segue.checkpoint import load
+    from segue.infer.sample import Sampling
+    from segue.infer.session import generate_samples, start_session
+
+    bundle = load(run)
+    bundle = replace(bundle, model=bundle.model.to(device))
+    session = start_session(bundle, memory=memory)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    text = _prompt(prompt, prompt_file)
+    session.feed(text)
+    if samples > 1:
+        for number, sample in enumerate(generate_samples(session, samples, tokens, sampling, seed), start=1):
+            typer.echo(f"--- {number}\n{text.decode(errors='replace')}{sample}")
+        return
+    sys.stdout.write(text.decode(errors="replace"))
+    try:
+        for piece in session.stream(tokens or None, sampling, seed=seed, stop=stop or ()):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        pass
+    sys.stdout.write("\n")
+
+
+def _prompt(prompt: str | None, file: Path | None) -> bytes:
+    if prompt is not None and file is not None:
+        raise InputError("--prompt and --prompt-file say two things; give one")
+    if file is None:
+        return (prompt or "\n").encode()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} could not be read: {error.strerror}") from None

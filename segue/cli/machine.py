@@ -1,0 +1,37 @@
+"""The options that say where to compute, and what the machine can do."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, …")]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0 for as many as there are cores.")]
+
+
+def use(threads: int, device: str) -> None:
+    """Set the threads, and refuse a device that is not there."""
+    import torch
+
+    from segue.errors import InputError
+
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device '{device}' is not to be had here: {reason}") from None
+
+
+def matmul_peak(device: str) -> float:
+    """Floating-point operations a second of a large product, the best of a few: the machine's own limit."""
+    import torch
+
+    left, right = torch.randn(768, 768, device=device), torch.randn(768, 768, device=device)
+    best = float("inf")
+    for _ in range(6):
+        begin = time.perf_counter()
+        (left @ right)[0, 0].item()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * 768**3 / best

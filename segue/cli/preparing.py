@@ -1,0 +1,104 @@
+"""`segue prepare`: text of any size becomes tokens on disk, once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli.progress import Progress
+from segue.errors import SourceError
+
+if TYPE_CHECKING:
+    from segue.text.sources import Source
+
+EXAMPLE = "Example: segue prepare stdlib -o data/stdlib"
+
+
+class Kind(StrEnum):
+    """Ways to cut text into tokens."""
+
+    BYTES = "bytes"
+    CHARACTERS = "characters"
+    WORDS = "words"
+    BPE = "bpe"
+    FILE = "file"
+
+
+def prepare(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A file (also .gz .xz .bz2 .zip), a folder, - for standard input, a .jsonl or .parquet file with "
+            "--column, or a name: stdlib, enwik8, text8, wikitext-2, wikitext-103.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The corpus to write.")],
+    tokenizer: Annotated[Kind, typer.Option(help="What a token is.")] = Kind.BYTES,
+    tokenizer_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An existing tokenizer.json, with --tokenizer file.")
+    ] = None,
+    size: Annotated[int, typer.Option(help="Symbols of a BPE vocabulary.")] = 8192,
+    minimum: Annotated[int, typer.Option(help="Occurrences that a word or character needs to be known.")] = 1,
+    file: Annotated[Path | None, typer.Option(metavar="PATH", help="A local copy of a named set.")] = None,
+    glob: Annotated[str, typer.Option(help="Which files of a folder.")] = "**/*.txt",
+    column: Annotated[
+        str | None, typer.Option(help="The text of a row, for .jsonl, .parquet or a Hub data set.")
+    ] = None,
+    valid: Annotated[float, typer.Option(help="Share held out for validation, from the end.")] = 0.05,
+    test: Annotated[float, typer.Option(help="Share held out for testing, from the very end.")] = 0.05,
+    reference: Annotated[
+        bool,
+        typer.Option("--reference", help="enwik8 as the authors prepared it: without newlines, 204 symbols."),
+    ] = False,
+) -> None:
+    """Turn text into a corpus: token ids on disk with splits and document ends.
+
+    Every file or row is a document. Published sets keep their published splits; of other text the end is held out.
+    Memory stays constant, whatever the size.
+    """
+    from segue.text.prepare import PrepareConfig
+    from segue.text.prepare import prepare as prepare_corpus
+
+    config = PrepareConfig(
+        tokenizer=tokenizer.value,
+        tokenizer_file=tokenizer_file,
+        minimum=minimum,
+        size=size,
+        valid=valid,
+        test=test,
+        newlines=not reference,
+    )
+    with Progress("bytes") as progress:
+        header = prepare_corpus(_source(source, file, glob, column), output, config, progress.update)
+    for name, split in header.splits.items():
+        typer.echo(
+            f"{name:<6} {split.tokens:>13,} tokens {split.bytes:>13,} bytes {split.documents:>9,} documents"
+        )
+    typer.echo(
+        f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}"
+    )
+
+
+def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Source":
+    from segue.text import sources
+    from segue.text.published import PUBLISHED, published
+
+    path = Path(name)
+    if name == "stdlib":
+        return sources.standard_library()
+    if name in PUBLISHED:
+        return published(name, copy, lambda text: typer.echo(text, err=True))
+    if name == "-":
+        return sources.from_pipe()
+    if column is not None:
+        jsonl = ".jsonl" in path.suffixes and path.exists()
+        return sources.from_jsonl(path, column) if jsonl else sources.from_dataset(name, column)
+    if path.is_dir():
+        return sources.from_folder(path, glob)
+    if path.is_file():
+        return sources.from_files(name, [path])
+    raise SourceError(
+        f"there is no file, folder or data set '{name}'; names are stdlib, {', '.join(PUBLISHED)}"
+    )

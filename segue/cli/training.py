@@ -1,0 +1,156 @@
+"""`segue train`: from a corpus to a model, resumable at any moment."""
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli.machine import Device, Threads, matmul_peak, use
+from segue.cli.progress import Progress, duration
+from segue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from segue.checkpoint import Bundle
+    from segue.config import Recipe
+    from segue.training.loop import Event
+
+EXAMPLE = "Example: segue train stdlib-demo --data data/stdlib -o runs/demo --set train.steps=500"
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[PRESET|RECIPE.TOML]", help="What to train; see `segue info`.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A corpus made by `segue prepare`.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="RUN", help="The run's folder.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+    begin_with: Annotated[
+        Path | None, typer.Option("--from", metavar="BUNDLE", help="Fine-tune these weights.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run, or extend it.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of weights and dropout; the same as --set train.seed.")
+    ] = None,
+    device: Device = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """Train a model, or go on with a run.
+
+    Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
+    to the last bit. A finished run is extended by --resume RUN --set train.steps=…
+    """
+    use(threads, device)
+    from segue.training import run as runs
+
+    stop = _stop_on_signals()
+    changes = list(change or []) + ([] if seed is None else [f"train.seed={seed}"])
+    with Progress("tokens") as progress:
+        if resume is not None:
+            watch = _Watch(progress, device)
+            runs.resume(resume, changes=changes, data=data, device=device, watch=watch, interrupted=stop)
+            folder = resume
+        else:
+            if recipe is None or data is None:
+                raise ConfigError(
+                    "what to train, and on what? segue train PRESET --data DIR, or --resume RUN"
+                )
+            chosen, bundle = _recipe(recipe, changes, data, begin_with)
+            folder = output or Path("runs") / Path(recipe).stem
+            watch = _Watch(progress, device)
+            typer.echo(f"{folder}: training for {chosen.train.steps:,} steps", err=True)
+            runs.train(chosen, data, folder, begin_with=bundle, device=device, watch=watch, interrupted=stop)
+    if watch.reason == "interrupted":
+        typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
+        raise typer.Exit(1)
+    typer.echo(f"{folder}: {watch.step:,} steps in {duration(watch.seconds)}. Next: segue eval {folder}")
+
+
+def _recipe(
+    name: str, changes: list[str], data: Path, begin_with: Path | None
+) -> "tuple[Recipe, Bundle | None]":
+    """The recipe as changed; a vocabulary that it leaves open is the corpus's, a model given is the bundle's."""
+    from segue.checkpoint import load
+    from segue.config import Recipe, read_recipe, with_changes
+    from segue.presets import preset
+    from segue.text.corpus import open_corpus
+
+    values = (
+        read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
+    )
+    bundle = None if begin_with is None else load(begin_with)
+    if bundle is not None:
+        values = {**values, "model": bundle.model.config.model_dump(mode="json")}
+    values = with_changes(values, changes)
+    values.setdefault("model", {}).setdefault("vocab", open_corpus(data).header.vocab)
+    return Recipe(**values), bundle
+
+
+def _stop_on_signals() -> Callable[[], bool]:
+    """Ctrl-C or SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
+    asked = False
+
+    def ask(number: int, frame: object) -> None:  # noqa: ARG001
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGTERM, ask)
+    return lambda: asked
+
+
+class _Watch:
+    """Draws the progress line."""
+
+    def __init__(self, progress: Progress, device: str) -> None:
+        self._progress, self._peak = progress, matmul_peak(device)
+        self._mean, self._drawn, self._begun = 0.0, 0.0, (0, 0.0)
+        self.step, self.seconds, self.reason = 0, 0.0, ""
+        self.scale: tuple[float, float, int] | None = None
+
+    def __call__(self, event: "Event") -> None:
+        self.step = event.step
+        if event.kind == "begin":
+            values = event.values
+            self.scale = (values["tokens_per_step"], values["flops_per_step"], values["steps"])
+            self._bytes, self._begun = values["bytes_per_token"], (event.step, values["seconds"])
+        elif event.kind == "step":
+            self.seconds = event.values["seconds"]
+            self._draw(event.values["nats"])
+        elif event.kind == "valid":
+            bits, perplexity = event.values["bits_per_byte"], event.values["perplexity"]
+            typer.echo(
+                f"\rstep {event.step}: validation {bits:.4f} bits per byte, perplexity {perplexity:.3f}"
+            )
+        elif event.kind == "warning":
+            typer.echo(f"warning: {event.values['text']}", err=True)
+        elif event.kind == "done":
+            self.reason, self.seconds = event.values["reason"], event.values["seconds"]
+
+    def _draw(self, nats: float) -> None:
+        self._mean = nats if not self._mean else 0.95 * self._mean + 0.05 * nats
+        now = time.monotonic()
+        if self.scale is None or now - self._drawn < (0.5 if self._progress.terminal else 10):
+            return
+        self._drawn = now
+        tokens, flops, steps = self.scale
+        speed = (self.step - self._begun[0]) / max(1e-9, self.seconds - self._begun[1])
+        bits = self._mean / math.log(2) / self._bytes
+        self._progress.show(
+            f"step {self.step:,}/{steps:,}  {self._mean:.4f} nats  {bits:.4f} bits/byte  "
+            f"{tokens * speed:,.0f} tokens/s  {flops * speed / self._peak:.0%} of matmul peak  "
+            f"{duration((steps - self.step) / speed)} left"
+        )

@@ -1,0 +1,154 @@
+"""Adaptation at test time: dynamic evaluation (the weights follow the text) and the neural cache (recent words return).
+
+Letters: T tokens in the segment, N states in the cache, C width.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from segue.config import Reading, Settings
+from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent
+from segue.nn.memory import Memory
+from segue.nn.xl import TransformerXL
+from segue.text.corpus import Stream
+
+
+class Dynamic(Settings):
+    """Dynamic evaluation in its RMS form."""
+
+    rate: NonNegativeFloat = 1e-4  # η
+    decay: NonNegativeFloat = 1e-3  # λ, back to the trained weights
+    epsilon: PositiveFloat = 1e-4
+    gather: PositiveInt = 200_000  # tokens of training text that the size of gradients is taken from
+
+
+class Cache(Settings):
+    """The neural cache."""
+
+    size: PositiveInt = 2000  # states remembered
+    weight: float = Field(0.1, ge=0, lt=1)  # λ
+    flatness: PositiveFloat = 0.3  # θ
+
+
+def mean_squares(
+    model: TransformerXL, stream: Stream, reading: Reading, tokens: int, report: Report = silent
+) -> dict[str, Tensor]:
+    """The mean square of each weight's gradient over training text, segment by segment."""
+    total = min(tokens, len(stream.ids) - 1)
+    squares = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    memory: Memory = model.start(reach=reading.reach)
+    count = 0
+    for segment in segments(stream, reading.segment, total, documents=True):
+        memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)[1]
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None
+            squares[name].addcmul_(weight.grad, weight.grad)
+        count += 1
+        report("gathering gradients", min(total, count * reading.segment), total)
+    return {name: square / count for name, square in squares.items()}
+
+
+def evaluate_dynamic(
+    model: TransformerXL,
+    stream: Stream,
+    reading: Reading,
+    squares: Mapping[str, Tensor],
+    dynamic: Dynamic,
+    *,
+    limit: int | None = None,
+    report: Report = silent,
+) -> Score:
+    """Score each segment, then learn from it. The model is given back as it was. Rate 0 is static evaluation.
+
+    θ ← θ − η g / (sqrt(MS) + ε) + λ (θ0 − θ) ⊙ RMSnorm. Weights move, so memory is hidden states.
+    """
+    if dynamic.rate == 0:
+        return evaluate(model, stream, reading, limit=limit, report=report)
+    trained = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    sizes = {name: square.sqrt() for name, square in squares.items()}
+    mean = float(sum(size.sum() for size in sizes.values()) / sum(size.numel() for size in sizes.values()))
+    pulls = {name: (dynamic.decay * size / mean).clamp(max=1) for name, size in sizes.items()}
+    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    memory: Memory = model.start(reach=reading.reach)
+    nats, done = 0.0, 0
+    try:
+        for segment in segments(stream, reading.segment, total, documents=True):
+            surprise, memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)
+            nats, done = nats + surprise, done + segment.targets.numel()
+            with torch.no_grad():
+                for name, weight in model.named_parameters():
+                    assert weight.grad is not None
+                    weight.sub_(dynamic.rate * weight.grad / (sizes[name] + dynamic.epsilon))
+                    weight.add_(pulls[name] * (trained[name] - weight))
+            report("evaluating", done, total)
+    finally:
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(trained[name])
+                weight.grad = None
+    return scored(stream, nats, total)
+
+
+def _gradients(
+    model: TransformerXL, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
+) -> tuple[float, Memory]:
+    """The sum of nats of a segment; the gradient of their mean is left in the weights."""
+    device = memory.rows[0].device
+    model.zero_grad()
+    hidden, memory = model(tokens.to(device), memory, starts=starts)
+    nats = model.nats(hidden, targets.to(device))
+    nats.mean().backward()
+    return nats.double().sum().item(), memory
+
+
+@torch.no_grad()
+def evaluate_cached(
+    model: TransformerXL,
+    stream: Stream,
+    reading: Reading,
+    cache: Cache,
+    *,
+    limit: int | None = None,
+    report: Report = silent,
+) -> Score:
+    """P = (1 - λ) p_model + λ p_cache, where the cache speaks for the tokens that followed states like this one."""
+    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    memory: Memory = model.projected(model.start(reach=reading.reach))
+    device = memory.rows[0].device
+    states = torch.zeros(0, model.config.width, device=device, dtype=memory.rows[0].dtype)
+    followers = torch.zeros(0, dtype=torch.int64, device=device)
+    nats, done = 0.0, 0
+    for segment in segments(stream, reading.segment, total, documents=True):
+        hidden, memory = model(segment.tokens.to(device), memory, starts=segment.starts)
+        targets = segment.targets.to(device)
+        states, followers = torch.cat([states, hidden[0]]), torch.cat([followers, targets[0]])
+        recent = cache_logprobs(states, followers, len(targets[0]), cache.flatness)
+        own = -model.nats(hidden, targets)[0]
+        mixed = torch.logaddexp(
+            own + torch.log1p(own.new_tensor(-cache.weight)), recent + own.new_tensor(cache.weight).log()
+        )
+        # before anything was seen the cache has no say
+        if done == 0:
+            mixed[0] = own[0]
+        nats, done = nats - mixed.double().sum().item(), done + len(own)
+        states, followers = states[-cache.size :], followers[-cache.size :]
+        report("evaluating", done, total)
+    return scored(stream, nats, total)
+
+
+def cache_logprobs(states: Tensor, followers: Tensor, newest: int, flatness: float) -> Tensor:
+    """(T,) What the cache gives to the token that really followed each of the `newest` states.
+
+    Each sees the states (N, C) before it, whose followers (N,) are known by then.
+    """
+    older = len(states) - newest
+    likeness = flatness * states[older:] @ states.T
+    places = torch.arange(len(states), device=states.device)
+    likeness = likeness.masked_fill(places >= places[older:, None], float("-inf"))
+    same = followers == followers[older:, None]
+    together = likeness.logsumexp(dim=1)
+    right = likeness.masked_fill(~same, float("-inf")).logsumexp(dim=1)
+    return (right - together).nan_to_num(nan=float("-inf"), neginf=float("-inf"))

@@ -1,0 +1,181 @@
+"""How well a model predicts a stream: every token but the first is scored exactly once.
+
+Letters: B lanes, T tokens in the segment, M states in memory.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.config import RELATIVE, Reach, Reading
+from segue.errors import InputError
+from segue.nn.memory import Memory
+from segue.nn.xl import TransformerXL
+from segue.text.corpus import Stream
+from segue.text.lanes import Segment
+
+Report = Callable[[str, int, int], None]
+"""Told what is done, how many tokens of it, and of how many."""
+
+
+def silent(task: str, done: int, total: int) -> None:
+    """For those who do not watch."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """The sum of surprise, and over what."""
+
+    nats: float
+    tokens: int
+    bytes: float
+    words: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / math.log(2) / self.bytes
+
+    @property
+    def bits_per_token(self) -> float:
+        return self.nats / math.log(2) / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nats / self.tokens)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Where words were counted."""
+        return math.exp(min(700.0, self.nats / self.words)) if self.words else None
+
+
+def scored(stream: Stream, nats: float, tokens: int) -> Score:
+    """The score of the first `tokens` targets; bytes and words are counted for the whole split."""
+    share = tokens / max(1, len(stream.ids) - 1)
+    share *= (len(stream.ids) - 1) / len(stream.ids)  # the first token is not scored
+    return Score(nats, tokens, stream.split.bytes * share, stream.split.words * share)
+
+
+def segments(stream: Stream, length: int, limit: int, *, documents: bool) -> Iterator[Segment]:
+    """One lane from its beginning; all but the first of the tokens up to `limit` + 1 are targets once."""
+    for begin in range(0, limit, length):
+        end = min(begin + length, limit)
+        tokens = torch.from_numpy(np.asarray(stream.ids[begin : end + 1]).astype(np.int64))[None]
+        yield Segment(tokens[:, :-1], tokens[:, 1:], _starts(stream, begin, end, documents))
+
+
+def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | None:
+    """(1, T) The documents that start here, but for the very first, which a fresh memory starts anyway."""
+    if not documents:
+        return None
+    first, last = np.searchsorted(stream.starts, [max(1, begin), end])
+    if first == last:
+        return None
+    starts = torch.zeros(1, end - begin, dtype=torch.bool)
+    starts[0, torch.from_numpy(stream.starts[first:last] - begin)] = True
+    return starts
+
+
+@torch.no_grad()
+def evaluate(
+    model: TransformerXL,
+    stream: Stream,
+    reading: Reading,
+    *,
+    lanes: int = 1,
+    limit: int | None = None,
+    documents: bool = True,
+    report: Report = silent,
+) -> Score:
+    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
+    total = _targets(stream, limit)
+    device = model.vocabulary.tables[0].device
+    memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
+    plan = (
+        segments(stream, reading.segment, total, documents=documents)
+        if lanes == 1
+        else _side_by_side(model, stream, reading, lanes, total, documents)
+    )
+    nats, done = 0.0, 0
+    for segment in plan:
+        hidden, memory = model(
+            segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
+        )
+        surprise = model.nats(hidden, segment.targets.clamp(min=0).to(device))
+        counts = segment.targets >= 0
+        nats += surprise.double().masked_fill(~counts.to(device), 0).sum().item()
+        done += int(counts.sum())
+        report("evaluating", done, total)
+    assert done == total, "every target is scored once"
+    return scored(stream, nats, total)
+
+
+def _targets(stream: Stream, limit: int | None) -> int:
+    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    if total < 1:
+        raise InputError(f"the stream has {len(stream.ids)} tokens; two are needed to predict one")
+    return total
+
+
+def _side_by_side(
+    model: TransformerXL, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
+) -> Iterator[Segment]:
+    """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
+
+    A target of -1 is not scored. Parts begin at a multiple of the segment, so that every token is read in the same
+    segment as by one lane.
+    """
+    config, segment, reach = model.config, reading.segment, reading.reach
+    if config.encoding not in (*RELATIVE, "none") and reach.positions == "onward":
+        raise InputError(f"encoding {config.encoding!r} counts from the beginning: read it in one lane")
+    part = math.ceil(total / lanes / segment) * segment
+    before = math.ceil(config.layers * (reach.memory + segment) / segment) * segment
+    begins = np.arange(lanes)[:, None] * part
+    for moment in range(-before, part, segment):
+        places = begins + moment + np.arange(segment)
+        real = (places >= 0) & (places < total)
+        if not real.any():
+            continue
+        # Lanes that have not begun yet read nothing; real places of a lane are a prefix otherwise.
+        inside = np.where(real, places, 0)
+        tokens = torch.from_numpy(stream.ids[inside].astype(np.int64))
+        targets = torch.from_numpy(stream.ids[inside + 1].astype(np.int64))
+        unscored = torch.from_numpy(~real) if moment >= 0 else torch.ones_like(targets, dtype=torch.bool)
+        starts = torch.from_numpy(real & (places > 0) & np.isin(places, stream.starts)) if documents else None
+        lengths = None if real.all() else torch.from_numpy(real.sum(axis=1))
+        yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths)
+
+
+@torch.no_grad()
+def evaluate_sliding(
+    model: TransformerXL,
+    stream: Stream,
+    window: int,
+    *,
+    limit: int | None = None,
+    batch: int = 16,
+    report: Report = silent,
+) -> Score:
+    """The vanilla way: for every single target, read the `window` tokens before it anew."""
+    total = _targets(stream, limit)
+    device = model.vocabulary.tables[0].device
+    positions = "onward" if model.config.encoding in RELATIVE else "restart"
+    reach = Reach(memory=0, positions=positions)
+    nats = 0.0
+    for first in range(0, total, batch):
+        places = np.arange(first, min(first + batch, total))
+        begins = np.maximum(0, places - window + 1)
+        width = int((places - begins).max()) + 1
+        columns = np.minimum(begins[:, None] + np.arange(width), len(stream.ids) - 1)
+        tokens = torch.from_numpy(stream.ids[columns].astype(np.int64)).to(device)
+        lengths = torch.from_numpy(places - begins + 1)
+        hidden, _ = model(tokens, model.start(lanes=len(places), reach=reach), lengths=lengths)
+        newest = hidden[torch.arange(len(places)), (lengths - 1).to(device)]
+        targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device)
+        nats += model.nats(newest, targets).double().sum().item()
+        report("sliding", int(places[-1]) + 1, total)
+    return scored(stream, nats, total)

@@ -1,0 +1,39 @@
+"""Choosing the next token. Pure functions of log-probabilities; V is the vocabulary, B lanes."""
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from torch import Tensor
+
+from segue.config import Settings
+
+
+class Sampling(Settings):
+    """How tokens are chosen. Temperature 0 is greedy; top_k 0 and top_p 1 leave all tokens in."""
+
+    temperature: NonNegativeFloat = 1.0
+    top_k: NonNegativeInt = 0
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
+def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """(B,) One token for each lane, from log-probabilities (B, V)."""
+    if sampling.temperature == 0:
+        return logprobs.argmax(dim=-1)
+    kept = narrowed(logprobs.float() / sampling.temperature, sampling)
+    return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
+
+
+def narrowed(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Without all but the `top_k` likeliest, and without what lies beyond `top_p` of the probability.
+
+    The likeliest token always stays; tokens as likely as the last one kept stay with it.
+    """
+    if sampling.top_k and sampling.top_k < logits.size(-1):
+        least = logits.topk(sampling.top_k).values[..., -1:]
+        logits = logits.masked_fill(logits < least, float("-inf"))
+    if sampling.top_p < 1:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        beyond = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, places, before >= sampling.top_p)
+        logits = logits.masked_fill(beyond, float("-inf"))
+    return logits

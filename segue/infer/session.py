@@ -1,0 +1,131 @@
+"""A session: a bundle and what it remembers, fed as text arrives."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from segue.checkpoint import Bundle
+from segue.config import Reach, Reading
+from segue.errors import InputError
+from segue.infer.reader import Reader, start_reader
+from segue.infer.sample import Sampling, choose
+from segue.text.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Session:
+    """An unbounded stream at constant memory."""
+
+    tokenizer: Tokenizer
+    reader: Reader
+
+    def feed(self, text: str | bytes) -> list[float]:
+        """Read on. Returns the surprise, in nats, of every token but the stream's first."""
+        ids = self.tokenizer.encode(text.encode() if isinstance(text, str) else text)
+        if not len(ids):
+            return []
+        self.reader, nats = self.reader.read(torch.as_tensor(ids, dtype=torch.int64)[None])
+        return list(map(float, nats[0]))
+
+    def logprobs(self) -> Tensor:
+        """(V,) Log-probabilities of the next token."""
+        return self.reader.logprobs()[0]
+
+    def generate(
+        self,
+        count: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> str:
+        """Up to `count` tokens of text that go on from here; the session goes on with them."""
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        return "".join(self.stream(count, sampling, seed=seed, stop=stop))
+
+    def stream(
+        self, count: int | None, sampling: Sampling, *, seed: int | None = None, stop: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """The same piece by piece, as soon as characters are whole; without a count, for ever."""
+        generator = _generator(self.reader, seed)
+        decode, held = self.tokenizer.stream(), _Held(stop)
+        done = 0
+        while count is None or done < count:
+            token = choose(self.reader.logprobs(), sampling, generator)
+            self.reader, _ = self.reader.read(token[:, None])
+            yield from held.add(decode(int(token)))
+            if held.stopped:
+                return
+            done += 1
+        yield held.rest
+
+    def fork(self) -> "Session":
+        """A twin that remembers the same and goes its own way."""
+        return Session(self.tokenizer, self.reader)
+
+
+def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None) -> Session:
+    """A session that has read nothing; with another memory than the bundle's own if one is given."""
+    if bundle.tokenizer is None:
+        raise InputError("this bundle has no tokenizer, so it cannot read text; import it with --vocab")
+    reading = bundle.reading
+    if reach is not None:
+        reading = Reading(segment=reading.segment, reach=reach)
+    elif memory is not None:
+        changed = reading.reach.model_dump() | {"memory": memory, "span": None}
+        reading = Reading(segment=reading.segment, reach=Reach(**changed))
+    return Session(bundle.tokenizer, start_reader(bundle.model, reading))
+
+
+def generate_samples(
+    session: Session, samples: int, count: int, sampling: Sampling, seed: int | None
+) -> list[str]:
+    """Several ways to go on from where the session is, found side by side."""
+    reader = session.reader.select([0] * samples)
+    generator = _generator(reader, seed)
+    chosen = []
+    for _ in range(count):
+        token = choose(reader.logprobs(), sampling, generator)
+        reader, _ = reader.read(token[:, None])
+        chosen.append(token.tolist())
+    return [
+        session.tokenizer.decode([row[lane] for row in chosen]).decode(errors="replace")
+        for lane in range(samples)
+    ]
+
+
+def _generator(reader: Reader, seed: int | None) -> torch.Generator:
+    generator = torch.Generator(device=reader.memory.rows[0].device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
+
+
+class _Held:
+    """Text held back while it may be the beginning of a stop string."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop, self.rest, self.stopped = [text for text in stop if text], "", False
+
+    def add(self, text: str) -> Iterator[str]:
+        self.rest += text
+        ends = [at for at in (self.rest.find(mark) for mark in self._stop) if at >= 0]
+        if ends:
+            self.stopped = True
+            yield self.rest[: min(ends)]
+            return
+        held = max((_overlap(self.rest, mark) for mark in self._stop), default=0)
+        ready, self.rest = self.rest[: len(self.rest) - held], self.rest[len(self.rest) - held :]
+        if ready:
+            yield ready
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How much of the end of `text` is a beginning of `mark`."""
+    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

@@ -1,0 +1,81 @@
+"""Surprise as a text is read: by token, line or window, for texts of any length, at constant memory.
+
+An anomaly finder: a line stands out if it is less expected than lines of its length usually are in this text.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from segue.infer.session import Session
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A token, line or window of the text."""
+
+    number: int  # from 1
+    offset: int  # of its first byte
+    text: bytes
+    tokens: int
+    nats: float
+    excess: float  # how far above what is usual here, in standard deviations
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / math.log(2) / max(1, len(self.text))
+
+
+def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes, float]]:
+    """Every token of the text with its surprise in nats; 0 for the first, which nothing predicts."""
+    for piece in pieces:
+        ids = np.asarray(session.tokenizer.encode(piece)).astype(np.int64)
+        for few in np.array_split(ids, math.ceil(len(ids) / 4096)) if len(ids) else []:
+            first = session.reader.hidden is None
+            session.reader, nats = session.reader.read(torch.from_numpy(few)[None])
+            values = [0.0] * first + nats[0].tolist()
+            for number, value in zip(few.tolist(), values, strict=True):
+                yield session.tokenizer.decode([number]), value
+
+
+def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> Iterator[Stretch]:
+    """Tokens put together: each alone, up to the end of a line, or `window` of them."""
+    usual, number, offset = _Usual(), 0, 0
+    text, count, nats = b"", 0, 0.0
+    for piece, value in tokens:
+        text, count, nats = text + piece, count + 1, nats + value
+        usual.add(value)
+        if per == "token" or (per == "line" and b"\n" in piece) or (per == "window" and count == window):
+            number += 1
+            yield Stretch(number, offset, text, count, nats, usual.excess(count, nats))
+            offset += len(text)
+            text, count, nats = b"", 0, 0.0
+    if count:
+        yield Stretch(number + 1, offset, text, count, nats, usual.excess(count, nats))
+
+
+def most_surprising(found: Iterable[Stretch], count: int) -> list[Stretch]:
+    """Those that stand out most, in the order of the text."""
+    best = heapq.nlargest(count, found, key=lambda stretch: stretch.excess)
+    return sorted(best, key=lambda stretch: stretch.number)
+
+
+class _Usual:
+    """Mean and spread of the surprise of single tokens so far."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._square = 0, 0.0, 0.0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        step = value - self._mean
+        self._mean += step / self._count
+        self._square += step * (value - self._mean)
+
+    def excess(self, count: int, nats: float) -> float:
+        spread = math.sqrt(self._square / self._count) if self._count else 0.0
+        return (nats - self._mean * count) / (spread * math.sqrt(count)) if spread else 0.0

@@ -1,0 +1,102 @@
+"""A corpus: token ids on disk, memory-mapped, with splits and document ends.
+
+    corpus.json      what it is: sizes, splits, checksums
+    ids.bin          all tokens, in the narrowest width that fits
+    ends.bin         where documents end, as 64-bit places in ids.bin
+    tokenizer.json   how to read them
+
+Splits are ranges of ids.bin, train first.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from segue.config import Settings
+from segue.errors import InputError, SourceError
+from segue.text.tokenizer import Tokenizer, load_tokenizer
+
+HEADER, IDS, ENDS, TOKENIZER = "corpus.json", "ids.bin", "ends.bin", "tokenizer.json"
+
+
+class Split(Settings):
+    """A range of tokens, and what it was made of."""
+
+    begin: NonNegativeInt
+    end: NonNegativeInt
+    bytes: NonNegativeInt
+    words: NonNegativeInt  # between blanks, with one more for every line; 0 where bytes are all that is known
+    documents: NonNegativeInt
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.begin
+
+
+class CorpusHeader(Settings):
+    """What corpus.json holds."""
+
+    format: Literal["segue-corpus-1"] = "segue-corpus-1"
+    source: str
+    tokenizer: str  # its kind
+    vocab: PositiveInt
+    width: Literal["uint8", "uint16", "uint32"]
+    splits: dict[str, Split]
+    checksums: dict[str, str]  # SHA-256 of the files beside it
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One split: its ids, and where its documents begin."""
+
+    ids: np.ndarray[Any, Any]  # memory-mapped
+    starts: np.ndarray[Any, Any]  # ascending; the first is 0
+    split: Split
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Opened and verified."""
+
+    folder: Path
+    header: CorpusHeader
+    tokenizer: Tokenizer
+
+    def stream(self, split: str) -> Stream:
+        if split not in self.header.splits:
+            raise InputError(f"{self.folder} has no split '{split}'; it has {', '.join(self.header.splits)}")
+        found = self.header.splits[split]
+        ids = np.memmap(self.folder / IDS, dtype=self.header.width, mode="r")[found.begin : found.end]
+        ends = np.fromfile(self.folder / ENDS, dtype="<u8").astype(np.int64)
+        inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin
+        return Stream(ids, np.concatenate([[0], inside]), found)
+
+
+def open_corpus(folder: Path | str) -> Corpus:
+    """Open what `segue prepare` made, and check that it is still the same."""
+    folder = Path(folder)
+    if not (folder / HEADER).is_file():
+        raise SourceError(
+            f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
+        )
+    try:
+        values = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{folder / HEADER} is no JSON: {error}") from None
+    header = CorpusHeader(**values)
+    for name, checksum in header.checksums.items():
+        if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
+            raise SourceError(
+                f"{folder / name} has changed since it was prepared, or is gone; prepare it again"
+            )
+    return Corpus(folder, header, load_tokenizer(folder / TOKENIZER))
+
+
+def file_checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

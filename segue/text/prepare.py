@@ -1,0 +1,198 @@
+"""From text to a corpus: one pass to encode, after one to find the vocabulary where there is one to find."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from segue.config import Settings
+from segue.errors import InputError, SegueError, SourceError
+from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
+from segue.text.sources import Piece, Source
+from segue.text.tokenizer import (
+    ByteTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    train_bpe,
+    train_characters,
+    train_words,
+)
+
+Report = Callable[[str, int, int], None]
+"""Told what is done, how many bytes of it, and of how many."""
+
+
+class PrepareConfig(Settings):
+    """How text becomes tokens."""
+
+    tokenizer: Literal["bytes", "characters", "words", "bpe", "file"] = "bytes"
+    tokenizer_file: Path | None = None
+    minimum: PositiveInt = 1  # occurrences that a word or character needs to be known
+    size: PositiveInt = 8192  # of a BPE vocabulary
+    valid: float = Field(0.05, ge=0, lt=1)  # shares of the text, cut from its end
+    test: float = Field(0.05, ge=0, lt=1)
+    newlines: bool = True  # False: drop them, as the reference does with enwik8
+
+
+def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
+    """Write the corpus, whole or not at all."""
+    if folder.exists():
+        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        header = _written(source, fresh, config, report)
+        fresh.rename(folder)
+    except OSError as error:
+        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return header
+
+
+def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, Piece]]:
+    """Every piece with the split it belongs to, train first."""
+    if len(source.parts) > 1:
+        for split in ("train", "valid", "test"):
+            yield from ((split, piece) for piece in source.parts[split]())
+        return
+    total = source.size("train")
+    bounds = [
+        ("valid", round(total * (1 - config.valid - config.test))),
+        ("test", round(total * (1 - config.test))),
+    ]
+    yield from _cut(source.parts["train"](), [bound for bound in bounds if bound[1] < total])
+
+
+def _cut(pieces: Iterator[Piece], bounds: list[tuple[str, int]]) -> Iterator[tuple[str, Piece]]:
+    """Change the split behind the first line, or at the first document, after each bound."""
+    split, at, documents = "train", 0, 0
+    for text, begins in pieces:
+        documents += begins
+        if begins and documents > 1 and bounds and at >= bounds[0][1]:
+            split = bounds.pop(0)[0]
+        rest, first = text, begins
+        while bounds and documents == 1 and at + len(rest) > bounds[0][1]:
+            end = rest.find(b"\n", max(0, bounds[0][1] - at - 1)) + 1
+            if not end:
+                break
+            yield split, Piece(rest[:end], first)
+            split, at, rest, first = bounds.pop(0)[0], at + end, rest[end:], True
+        if rest:
+            yield split, Piece(rest, first)
+        at += len(rest)
+
+
+def _written(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
+    total = sum(source.size(part) for part in source.parts)
+    if not total:
+        raise SourceError(f"{source.name} is empty; there is nothing to prepare")
+    tokenizer = _tokenizer(source, config, report, total)
+    (folder / TOKENIZER).write_text(tokenizer.json(), encoding="utf-8")
+    width = "uint8" if tokenizer.size <= 2**8 else "uint16" if tokenizer.size <= 2**16 else "uint32"
+    with (folder / IDS).open("wb") as ids, (folder / ENDS).open("wb") as ends:
+        writer = _Writer(ids, ends, width, count_words=config.tokenizer != "bytes")
+        done = 0
+        for split, piece in split_pieces(source, config):
+            writer.write(split, piece, tokenizer, drop=b"" if config.newlines else b"\n")
+            done += len(piece.text)
+            report("encoding", done, total)
+        writer.end_document()
+    header = CorpusHeader(
+        source=source.name,
+        tokenizer=config.tokenizer,
+        vocab=tokenizer.size,
+        width=width,
+        splits=writer.splits(),
+        checksums={name: file_checksum(folder / name) for name in (IDS, ENDS, TOKENIZER)},
+    )
+    (folder / HEADER).write_text(
+        json.dumps(header.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8"
+    )
+    return header
+
+
+class _Writer:
+    """Appends tokens and document ends, and keeps count."""
+
+    def __init__(self, ids: IO[bytes], ends: IO[bytes], width: str, *, count_words: bool) -> None:
+        self._ids, self._ends, self._width, self._count_words = ids, ends, np.dtype(width), count_words
+        self._at, self._ended = 0, 0
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def write(self, split: str, piece: Piece, tokenizer: Tokenizer, drop: bytes) -> None:
+        if piece.begins:
+            self.end_document()
+        counts = self._counts.setdefault(split, {"begin": self._at, "bytes": 0, "words": 0, "documents": 0})
+        text = piece.text.translate(None, drop) if drop else piece.text
+        tokens = np.asarray(tokenizer.encode(text)).astype(self._width)
+        self._ids.write(tokens.tobytes())
+        self._at += len(tokens)
+        counts["bytes"] += len(text)
+        counts["documents"] += piece.begins
+        if self._count_words:
+            counts["words"] += len(text.split()) + text.count(b"\n")
+        counts["end"] = self._at
+
+    def end_document(self) -> None:
+        if self._at > self._ended:
+            self._ends.write(np.array([self._at], dtype="<u8").tobytes())
+            self._ended = self._at
+
+    def splits(self) -> dict[str, Split]:
+        return {name: Split(**counts) for name, counts in self._counts.items()}
+
+
+def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int) -> Tokenizer:
+    def training() -> Iterator[bytes]:
+        done = 0
+        for split, piece in split_pieces(source, config):
+            if split != "train":
+                return
+            done += len(piece.text)
+            report("finding the vocabulary", done, total)
+            yield piece.text
+
+    try:
+        match config.tokenizer:
+            case "bytes" if config.newlines:
+                return ByteTokenizer()
+            case "bytes":
+                return ByteTokenizer(_frequent_bytes(source))
+            case "characters":
+                return train_characters(training(), config.minimum)
+            case "words":
+                return train_words(training(), config.minimum)
+            case "bpe":
+                return train_bpe(training(), config.size)
+            case "file":
+                if config.tokenizer_file is None:
+                    raise InputError("which tokenizer.json? name it with --tokenizer-file")
+                return load_tokenizer(config.tokenizer_file)
+    except SegueError:
+        raise
+    except Exception as error:  # the tokenizers library raises bare Exceptions, also around ours
+        raise InputError(
+            f"the {config.tokenizer} vocabulary of {source.name} could not be made: {error}"
+        ) from None
+
+
+def _frequent_bytes(source: Source) -> bytes:
+    """The bytes of all splits but the newline, the most frequent first: the reference's order of ids."""
+    counts: Any = np.zeros(256, dtype=np.int64)
+    first = np.full(256, np.iinfo(np.int64).max)
+    at = 0
+    for part in source.parts:
+        for piece in source.parts[part]():
+            values = np.frombuffer(piece.text, dtype=np.uint8)
+            counts += np.bincount(values, minlength=256)
+            seen, where = np.unique(values, return_index=True)
+            first[seen] = np.minimum(first[seen], at + where)
+            at += len(values)
+    known = [byte for byte in range(256) if counts[byte] and byte != ord("\n")]
+    return bytes(sorted(known, key=lambda byte: (-counts[byte], first[byte])))

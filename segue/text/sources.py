@@ -1,0 +1,213 @@
+"""Where text comes from: files, folders, pipes, rows. Always in pieces, so that memory stays constant.
+
+A piece is at most a few MiB of bytes, cut behind a line if there is one, else behind a blank, else behind a whole
+character; `begins` marks the first piece of a document.
+"""
+
+import bz2
+import gzip
+import json
+import lzma
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from segue.errors import SourceError
+
+BLOCK = 2**20
+LONGEST = 4 * BLOCK
+"""A line longer than this is cut."""
+
+
+class Piece(NamedTuple):
+    """A stretch of one document."""
+
+    text: bytes
+    begins: bool
+
+
+Pieces = Callable[[], Iterator[Piece]]
+"""A text that can be read from its beginning as often as needed."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Text under the names of its splits; one name alone means that splits are still to be cut from it."""
+
+    name: str
+    parts: Mapping[str, Pieces]
+    sizes: Mapping[str, int] | None = None  # in bytes, where they are known without reading
+
+    def size(self, part: str) -> int:
+        if self.sizes is not None:
+            return self.sizes[part]
+        return sum(len(piece.text) for piece in self.parts[part]())
+
+
+def cut_in_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """The file a few MiB at a time, cut where no token is torn apart."""
+    rest = b""
+    while block := file.read(BLOCK):
+        rest += block
+        end = rest.rfind(b"\n") + 1
+        if not end and len(rest) >= LONGEST:
+            end = rest.rfind(b" ") + 1 or _whole_characters(rest)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _whole_characters(text: bytes) -> int:
+    """How much of a text ends with a whole UTF-8 character (all of it if it is none)."""
+    for back in range(1, min(4, len(text)) + 1):
+        if text[-back] & 0b1100_0000 != 0b1000_0000:  # the first byte of the last character
+            return len(text) - back
+    return len(text)
+
+
+def open_any(path: Path) -> IO[bytes]:
+    """A plain, gz, xz, bz2 or zip file (of one member) as it is inside."""
+    try:
+        match path.suffix:
+            case ".gz":
+                return cast("IO[bytes]", gzip.open(path))
+            case ".xz":
+                return lzma.open(path)
+            case ".bz2":
+                return bz2.open(path)
+            case ".zip":
+                archive = zipfile.ZipFile(path)
+                members = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(members) != 1:
+                    raise SourceError(
+                        f"{path} holds {len(members)} files; unpack it and name the one you mean"
+                    )
+                return archive.open(members[0])
+        return path.open("rb")
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path} could not be opened: {error}") from None
+
+
+def file_pieces(paths: Sequence[Path]) -> Pieces:
+    """Each file a document."""
+
+    def pieces() -> Iterator[Piece]:
+        for path in paths:
+            begins = True
+            with open_any(path) as file:
+                for text in _readable(path, cut_in_pieces(file)):
+                    yield Piece(text, begins)
+                    begins = False
+
+    return pieces
+
+
+def _readable(path: Path, texts: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from texts
+    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path} could not be read to its end: {error}") from None
+
+
+def from_files(name: str, paths: Sequence[Path]) -> Source:
+    packed = any(path.suffix in (".gz", ".xz", ".bz2", ".zip") for path in paths)
+    sizes = None if packed else {"train": sum(path.stat().st_size for path in paths)}
+    return Source(name, {"train": file_pieces(paths)}, sizes)
+
+
+def from_folder(folder: Path, pattern: str) -> Source:
+    """The files below a folder that match, in the order of their paths."""
+    paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+    if not paths:
+        raise SourceError(f"no file in {folder} matches {pattern!r}; choose another --glob")
+    return from_files(f"{folder} ({pattern})", paths)
+
+
+def from_pipe() -> Source:
+    """Standard input, kept in a file that vanishes, since some tokenizers read it twice."""
+    spool = tempfile.NamedTemporaryFile(prefix="segue-", suffix=".txt")  # noqa: SIM115 (lives as long as the source)
+    while block := sys.stdin.buffer.read(BLOCK):
+        spool.write(block)
+    spool.flush()
+    found = file_pieces([Path(spool.name)])
+
+    def pieces() -> Iterator[Piece]:
+        assert not spool.closed
+        yield from found()
+
+    return Source("standard input", {"train": pieces}, {"train": Path(spool.name).stat().st_size})
+
+
+def from_rows(name: str, rows: Callable[[], Iterator[Any]], column: str) -> Source:
+    """A column of rows, each a document."""
+
+    def pieces() -> Iterator[Piece]:
+        for number, row in enumerate(rows(), start=1):
+            if not isinstance(row, dict) or not isinstance(row.get(column), str):
+                keys = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+                raise SourceError(f"row {number} of {name} has no text under '{column}'; it has {keys}")
+            text = row[column].encode()
+            for start in range(0, len(text), LONGEST):
+                yield Piece(text[start : start + LONGEST], start == 0)
+
+    return Source(name, {"train": pieces})
+
+
+def from_jsonl(path: Path, column: str) -> Source:
+    """One JSON object a line."""
+
+    def rows() -> Iterator[Any]:
+        with open_any(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise SourceError(f"line {number} of {path} is no JSON: {error}") from None
+
+    return from_rows(str(path), rows, column)
+
+
+def from_dataset(name: str, column: str) -> Source:
+    """A Parquet file, or a data set of the Hugging Face hub, through the extra `data`."""
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise SourceError(f"{name} needs the data extra: pip install 'segue-lm[data]'") from None
+
+    def rows() -> Iterator[Any]:
+        if name.endswith(".parquet"):
+            return iter(load_dataset("parquet", data_files=name, split="train", streaming=True))
+        return iter(load_dataset(name, split="train", streaming=True))
+
+    return from_rows(name, rows, column)
+
+
+def standard_library() -> Source:
+    """Python's own library: each file a document, sorted; one in twenty held out for each of valid and test."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    outside = {"site-packages", "dist-packages", "__pycache__"}
+    names = sorted(
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if not outside & set(path.relative_to(root).parts) and _is_text(path)
+    )
+    parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
+    for name in names:  # by name, so that a file stays where it is when others come and go
+        draw = sha256(name.encode()).digest()[0] % 20
+        parts["valid" if draw == 0 else "test" if draw == 1 else "train"].append(root / name)
+    return Source("stdlib", {part: file_pieces(paths) for part, paths in parts.items()})
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes().decode("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False

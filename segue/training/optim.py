@@ -1,0 +1,91 @@
+"""Optimizers and their rate. Torch has the optimizers; here is which weights go to which, and when how fast."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from segue.config import TrainConfig
+
+
+def rate_at(step: int, train: TrainConfig) -> float:
+    """The rate of a step, counted from 0."""
+    if step < train.warmup:
+        return train.rate * (step + 1) / train.warmup
+    progress = min(1.0, (step - train.warmup) / max(1, train.steps - train.warmup))
+    match train.schedule:
+        case "cosine":
+            share = train.floor + (1 - train.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        case "linear":
+            share = train.floor + (1 - train.floor) * (1 - progress)
+        case "inverse-sqrt":
+            share = math.sqrt(max(1, train.warmup) / (step + 1))
+        case "constant":
+            share = 1.0
+    return train.rate * share
+
+
+def build_optimizers(model: nn.Module, train: TrainConfig) -> list[Optimizer]:
+    """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
+    named = dict(model.named_parameters())
+    betas, decay = (train.beta1, train.beta2), train.decay
+    if train.optimizer == "adam":
+        return [torch.optim.Adam(named.values(), lr=train.rate, betas=betas, fused=True)]
+    if train.optimizer == "adamw":
+        return [torch.optim.AdamW(named.values(), lr=train.rate, betas=betas, weight_decay=decay, fused=True)]
+    matrices = {name for name, weight in named.items() if weight.dim() == 2 and "blocks." in name}
+    return [
+        # scaled so that one rate fits both
+        torch.optim.Muon(
+            [named[name] for name in sorted(matrices)],
+            lr=train.rate,
+            weight_decay=decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(
+            [weight for name, weight in named.items() if name not in matrices],
+            lr=train.rate,
+            betas=betas,
+            weight_decay=decay,
+            fused=True,
+        ),
+    ]
+
+
+def set_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """What the optimizers remember of each weight, by the weight's name."""
+    states: dict[Tensor, dict[str, Any]] = {}
+    for optimizer in optimizers:
+        states |= optimizer.state
+    return {
+        f"{name}:{key}": value
+        for name, weight in model.named_parameters()
+        for key, value in states.get(weight, {}).items()
+    }
+
+
+def restore_optimizers(
+    model: nn.Module, optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` took."""
+    owners = {
+        weight: optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
+    weights = dict(model.named_parameters())
+    for full, value in tensors.items():
+        name, key = full.rsplit(":", 1)
+        weight = weights[name]
+        # a fresh allocation: how memory is aligned changes the last bit of some products
+        owners[weight].state[weight][key] = value.clone().to(weight.device)
