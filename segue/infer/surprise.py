@@ -8,10 +8,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from segue.infer.session import Session
+
+FEW = 4096
+"""Tokens that are read before their surprise is handed on."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,12 @@ class Stretch:
 def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes, float]]:
     """Every token of the text with its surprise in nats; 0 for the first, which nothing predicts."""
     for piece in pieces:
-        ids = np.asarray(session.tokenizer.encode(piece)).astype(np.int64)
-        for few in np.array_split(ids, math.ceil(len(ids) / 4096)) if len(ids) else []:
+        ids, texts = session.tokenizer.spans(piece)
+        for begin in range(0, len(ids), FEW):
+            few = torch.as_tensor(ids[begin : begin + FEW], dtype=torch.int64)
             first = session.reader.hidden is None
-            session.reader, nats = session.reader.read(torch.from_numpy(few)[None])
-            values = [0.0] * first + nats[0].tolist()
-            for number, value in zip(few.tolist(), values, strict=True):
-                yield session.tokenizer.decode([number]), value
+            session.reader, nats = session.reader.read(few[None])
+            yield from zip(texts[begin : begin + FEW], [0.0] * first + nats[0].tolist(), strict=True)
 
 
 def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> Iterator[Stretch]:

@@ -30,6 +30,9 @@ class Tokenizer(Protocol):
     def encode(self, text: bytes) -> Sequence[int] | np.ndarray[Any, Any]:
         """The ids of a text."""
 
+    def spans(self, text: bytes) -> tuple[Sequence[int] | np.ndarray[Any, Any], list[bytes]]:
+        """The ids of a text, and the stretch of it that each stands for; together they are the text."""
+
     def decode(self, ids: Sequence[int]) -> bytes:
         """The text of ids."""
 
@@ -61,6 +64,9 @@ class ByteTokenizer:
             )
         return ids
 
+    def spans(self, text: bytes) -> tuple[np.ndarray[Any, Any], list[bytes]]:
+        return self.encode(text), [text[place : place + 1] for place in range(len(text))]
+
     def decode(self, ids: Sequence[int]) -> bytes:
         return bytes(self.symbols[number] for number in ids)
 
@@ -86,6 +92,18 @@ class TextTokenizer:
     def encode(self, text: bytes) -> Sequence[int]:
         ids: Sequence[int] = self._file.encode(unicode(text), add_special_tokens=False).ids
         return ids
+
+    def spans(self, text: bytes) -> tuple[Sequence[int], list[bytes]]:
+        """Blanks belong to the token behind them; of tokens that share a character the first has it."""
+        decoded = unicode(text)
+        encoding = self._file.encode(decoded, add_special_tokens=False)
+        stretches, at = [], 0
+        for _, end in encoding.offsets:
+            stretches.append(decoded[at : max(at, end)].encode())
+            at = max(at, end)
+        if stretches:
+            stretches[-1] += decoded[at:].encode()
+        return encoding.ids, stretches
 
     def decode(self, ids: Sequence[int]) -> bytes:
         text: str = self._file.decode(list(ids), skip_special_tokens=False)
@@ -155,7 +173,7 @@ def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
     file = TokenizerFile(
         models.WordLevel({symbol: place for place, symbol in enumerate(symbols)}, unk_token=UNK)
     )
-    file.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?s)."), "isolated")
+    file.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     file.decoder = decoders.Fuse()
     return TextTokenizer(file)
 

@@ -1,0 +1,189 @@
+"""Evaluation: every token but the first once; how it is read side by side changes nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runs import make_corpus
+from segue.config import Reach, Reading
+from segue.errors import SegueError
+from segue.infer.adapt import (
+    Cache,
+    Dynamic,
+    cache_logprobs,
+    evaluate_cached,
+    evaluate_dynamic,
+    mean_squares,
+)
+from segue.infer.evaluate import evaluate, evaluate_sliding
+from segue.interop import reference
+from segue.text.corpus import Split, Stream, open_corpus
+from support import VOCAB, build, shape, shapes, some_tokens, whole_reaches
+from test_references import recording
+
+
+def stream_of(tokens: list[int], starts: list[int] | None = None) -> Stream:
+    split = Split(begin=0, end=len(tokens), bytes=2 * len(tokens), words=0, documents=1)
+    return Stream(np.array(tokens, dtype=np.uint8), np.array([0, *(starts or [])]), split)
+
+
+def some_stream(length: int, starts: list[int] | None = None) -> Stream:
+    return stream_of(some_tokens(1, length)[0].tolist(), starts)
+
+
+@given(st.data())
+def test_lanes_change_nothing(data: st.DataObject) -> None:
+    config = data.draw(shapes(["xl", "shaw", "none"]))
+    length = data.draw(st.integers(2, 60))
+    starts = data.draw(st.lists(st.integers(1, length - 1), unique=True, max_size=3).map(sorted))
+    reach = Reach(
+        memory=data.draw(st.integers(0, 6)), span=data.draw(st.one_of(st.none(), st.integers(1, 5)))
+    )
+    reading = Reading(segment=data.draw(st.integers(1, 7)), reach=reach)
+    model, stream = build(config), some_stream(length, starts)
+    one = evaluate(model, stream, reading)
+    assert one.tokens == length - 1
+    several = evaluate(model, stream, reading, lanes=data.draw(st.integers(2, 5)))
+    assert several.tokens == one.tokens
+    assert several.nats == pytest.approx(one.nats, rel=1e-9)
+
+
+@given(st.data())
+def test_the_score_is_the_sum_over_the_stream_read_at_once(data: st.DataObject) -> None:
+    config = data.draw(shapes())
+    reach = data.draw(whole_reaches(config, 20))
+    model, stream = build(config), some_stream(20)
+    tokens = torch.from_numpy(stream.ids.astype(np.int64))[None]
+    hidden, _ = model(tokens[:, :-1], model.start(reach=reach))
+    score = evaluate(model, stream, Reading(segment=data.draw(st.integers(1, 25)), reach=reach))
+    assert score.nats == pytest.approx(model.nats(hidden, tokens[:, 1:]).sum().item(), rel=1e-9)
+    assert (score.tokens, score.bytes) == (19, pytest.approx(38))
+
+
+def test_documents_are_read_apart() -> None:
+    model = build(shape())
+    parts = [some_stream(9).ids.tolist(), some_tokens(1, 7, seed=3)[0].tolist()]
+    reading = Reading(segment=4, reach=Reach(memory=20))
+    alone = [evaluate(model, stream_of(part), reading).nats for part in parts]
+    together = evaluate(model, stream_of(parts[0] + parts[1], [9]), reading)
+    seam, _ = model(torch.tensor([parts[0]]), model.start(reach=Reach(memory=20)))
+    across = model.nats(
+        seam[:, -1:], torch.tensor([[parts[1][0]]])
+    ).item()  # the next one's first is predicted here
+    assert together.nats == pytest.approx(sum(alone) + across)
+
+
+def test_sliding_by_one_gives_every_token_its_whole_window() -> None:
+    model, stream = build(shape()), some_stream(15)
+    tokens = torch.from_numpy(stream.ids.astype(np.int64))
+    expected = 0.0
+    for place in range(14):
+        window = tokens[max(0, place - 4) : place + 1][None]
+        hidden, _ = model(window, model.start(reach=Reach(memory=0)))
+        expected += model.nats(hidden[:, -1:], tokens[None, place + 1 : place + 2]).item()
+    assert evaluate_sliding(model, stream, 5, batch=4).nats == pytest.approx(expected)
+
+
+def test_sliding_over_everything_equals_memory_for_everything() -> None:
+    model, stream = build(shape()), some_stream(15)
+    memory = evaluate(model, stream, Reading(segment=3, reach=Reach(memory=15)))
+    assert evaluate_sliding(model, stream, 15).nats == pytest.approx(memory.nats)
+
+
+@pytest.mark.parametrize("name", ["xl-postnorm", "xl-adaptive-div2", "shaw-learned", "absolute-per-layer"])
+def test_the_references_losses(name: str) -> None:
+    """`segue eval` on the published weights gives the published losses."""
+    tensors, weights, config = recording(name)
+    model, _ = reference.build(weights, config)
+    for lane, tokens in enumerate(tensors["tokens"]):
+        losses = [tensors[f"segment{number}.loss"][lane] for number in range(len(config["segment_lengths"]))]
+        found = evaluate(model.eval(), stream_of(tokens.tolist()), reference.reading(config))
+        assert found.nats == pytest.approx(torch.cat(losses).sum().item(), abs=1e-8)
+
+
+def test_a_limit_scores_the_beginning() -> None:
+    model, stream = build(shape()), some_stream(30)
+    reading = Reading(segment=4, reach=Reach(memory=8))
+    first = evaluate(model, stream, reading, limit=10)
+    assert first.tokens == 10
+    assert first.nats == pytest.approx(evaluate(model, stream_of(stream.ids[:11].tolist()), reading).nats)
+    with pytest.raises(SegueError, match="two are needed"):
+        evaluate(model, some_stream(1), reading)
+    with pytest.raises(SegueError, match="read it in one lane"):
+        evaluate(build(shape("sinusoidal")), stream, reading, lanes=2)
+
+
+def test_bits_bytes_and_words(tmp_path: Path) -> None:
+    corpus = open_corpus(make_corpus(tmp_path, tokenizer="words"))
+    stream = corpus.stream("test")
+    model = build(shape(vocab=corpus.header.vocab))
+    score = evaluate(model, stream, Reading(segment=8, reach=Reach(memory=8)))
+    assert score.bits_per_byte == pytest.approx(score.bits_per_token * score.tokens / score.bytes)
+    assert score.word_perplexity == pytest.approx(score.perplexity, rel=0.05)  # a token is a word here
+    assert score.bytes < stream.split.bytes
+
+
+DYNAMIC = Dynamic(rate=1e-2, decay=1e-2, gather=60)
+
+
+def test_dynamic_evaluation_by_the_formula() -> None:
+    model, stream = build(shape()), some_stream(13)
+    reading = Reading(segment=6, reach=Reach(memory=6))
+    squares = mean_squares(model, some_stream(61), reading, 60)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    found = evaluate_dynamic(model, stream, reading, squares, DYNAMIC)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]), "the model comes back as it was"
+    tokens = torch.from_numpy(stream.ids.astype(np.int64))[None]
+    first, memory = model(tokens[:, :6], model.start(reach=reading.reach))
+    loss = model.nats(first, tokens[:, 1:7])
+    loss.mean().backward()
+    mean = torch.cat([square.sqrt().flatten() for square in squares.values()]).mean()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            size = squares[name].sqrt()
+            moved = before[name] - DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon)
+            weight.copy_(moved + (DYNAMIC.decay * size / mean).clamp(max=1) * (before[name] - moved))
+    second, _ = model(tokens[:, 6:12], memory)
+    expected = loss.sum().item() + model.nats(second, tokens[:, 7:13]).sum().item()
+    assert found.nats == pytest.approx(expected)
+
+
+def test_dynamic_evaluation_at_rate_zero_is_static_to_the_last_bit() -> None:
+    model, stream = build(shape()), some_stream(40)
+    reading = Reading(segment=6, reach=Reach(memory=6))
+    still = evaluate_dynamic(model, stream, reading, {}, Dynamic(rate=0))
+    assert still.nats == evaluate(model, stream, reading).nats
+
+
+def test_dynamic_evaluation_learns_what_repeats() -> None:
+    model, stream = build(shape()), stream_of([1, 5, 2, 9] * 60)
+    reading = Reading(segment=8, reach=Reach(memory=8))
+    squares = mean_squares(model, some_stream(61), reading, 60)
+    moving = evaluate_dynamic(model, stream, reading, squares, Dynamic(rate=0.02, decay=0))
+    assert moving.nats < 0.7 * evaluate(model, stream, reading).nats
+
+
+def test_the_cache_by_the_formula() -> None:
+    states, followers = torch.randn(9, 4, dtype=torch.float64), torch.randint(0, 3, (9,))
+    found = cache_logprobs(states, followers, newest=4, flatness=0.3)
+    for place in range(5, 9):
+        weights = torch.exp(0.3 * states[:place] @ states[place])
+        wanted = weights[followers[:place] == followers[place]].sum() / weights.sum()
+        assert found[place - 5].exp() == pytest.approx(wanted.item())
+
+
+def test_the_cache_mixes_and_forgets() -> None:
+    model, stream = build(shape()), stream_of([1, 5, 2, 9] * 30)
+    reading = Reading(segment=7, reach=Reach(memory=8))
+    plain = evaluate(model, stream, reading)
+    cached = evaluate_cached(model, stream, reading, Cache(size=50, weight=0.3, flatness=1.0))
+    assert cached.nats < plain.nats
+    none = evaluate_cached(model, stream, reading, Cache(size=50, weight=1e-12))
+    assert none.nats == pytest.approx(plain.nats)
+    assert cached.tokens == plain.tokens == 119
+    assert VOCAB > 9

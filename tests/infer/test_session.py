@@ -1,0 +1,176 @@
+"""Sessions, sampling and surprise: reading on at constant memory."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segue.checkpoint import Bundle
+from segue.config import Reach, Reading, XLConfig
+from segue.errors import SegueError
+from segue.infer.sample import Sampling, choose, narrowed
+from segue.infer.session import Session, _Held, generate_samples
+from segue.infer.surprise import most_surprising, stretches, surprises
+from segue.text.tokenizer import ByteTokenizer, train_bpe
+from support import build, shape
+
+
+def bundle(**changes: object) -> Bundle:
+    config = XLConfig(**{"vocab": 256, "width": 8, "layers": 2, "heads": 2, **changes})
+    return Bundle(build(config), Reading(segment=5, reach=Reach(memory=32)), ByteTokenizer())
+
+
+def test_feeding_in_pieces_makes_no_difference() -> None:
+    whole, pieces = bundle().session(), bundle().session()
+    nats = whole.feed("the sea and the ship")
+    assert len(nats) == 19
+    parts = [pieces.feed(part) for part in ("the ", "", "sea and", b" the ship")]
+    assert [*parts[0], *parts[1], *parts[2], *parts[3]] == pytest.approx(nats, rel=1e-9)
+    torch.testing.assert_close(pieces.logprobs(), whole.logprobs())
+    assert float(whole.logprobs().exp().sum()) == pytest.approx(1)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    session = bundle().session()
+    session.feed("the sea")
+    twin = session.fork()
+    first = session.generate(12, seed=3)
+    assert twin.generate(12, seed=3) == first
+    assert twin.generate(12, seed=4) != session.generate(12, seed=5)
+
+
+def test_memory_stays_constant() -> None:
+    session = bundle().session(memory=6)
+    for _ in range(10):
+        session.feed("the sea and the ship")
+        assert session.reader.memory.size == 6
+    session.generate(30)
+    assert session.reader.memory.rows[0].shape[1] == 6
+
+
+def test_greedy_is_the_likeliest_every_time() -> None:
+    session = bundle().session()
+    session.feed("a")
+    twin = session.fork()
+    decode, said = twin.tokenizer.stream(), ""
+    for _ in range(8):
+        best = int(twin.logprobs().argmax())
+        said += decode(best)
+        twin.feed(bytes([best]))
+    assert session.generate(8, temperature=0) == said
+
+
+def test_a_model_without_memory_keeps_a_window_and_reads_it_anew() -> None:
+    config = shape("learned", vocab=256, table=6)
+    vanilla = Bundle(
+        build(config), Reading(segment=6, reach=Reach(memory=0, positions="restart")), ByteTokenizer()
+    )
+    session = vanilla.session()
+    session.feed("the sea and the ship")
+    window = torch.tensor([list(b"e ship")])
+    hidden, _ = vanilla.model(window, vanilla.model.start(reach=vanilla.reading.reach))
+    torch.testing.assert_close(session.logprobs(), vanilla.model.logprobs(hidden[0, -1]))
+    assert len(session.generate(20, seed=1).encode(errors="surrogateescape")) >= 20
+
+
+def test_nothing_can_be_said_before_anything_was_read() -> None:
+    with pytest.raises(SegueError, match="feed some text first"):
+        bundle().session().generate(3)
+    with pytest.raises(SegueError, match="has no tokenizer"):
+        Bundle(build(shape()), Reading(segment=5, reach=Reach(memory=3))).session()
+
+
+def test_several_samples_are_as_good_as_one() -> None:
+    session = bundle().session()
+    session.feed("the sea")
+    samples = generate_samples(session, 3, 10, Sampling(), seed=1)
+    assert len(samples) == len(set(samples)) == 3
+    greedy = generate_samples(session, 2, 10, Sampling(temperature=0), seed=None)
+    assert greedy[0] == greedy[1] == session.generate(10, temperature=0)
+
+
+@given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=2), st.data())
+def test_stop_strings_never_show(text: str, stop: list[str], data: st.DataObject) -> None:
+    held, shown, rest = _Held(stop), "", text
+    while rest and not held.stopped:
+        size = data.draw(st.integers(1, 4))
+        shown += "".join(held.add(rest[:size]))
+        rest = rest[size:]
+    shown += "" if held.stopped else held.rest
+    ends = [text.find(mark) for mark in stop if mark in text]
+    assert not any(mark in shown for mark in stop)
+    assert text.startswith(shown)
+    assert bool(ends) == held.stopped
+
+
+def test_a_character_is_never_broken() -> None:
+    """The model says the bytes of ä, € and 🐟 one by one; what is shown is whole at every moment."""
+    session = bundle().session()
+    stream = session.tokenizer.stream()
+    text = "ä€🐟!"
+    pieces = [stream(byte) for byte in text.encode()]
+    assert "".join(pieces) == text
+    assert pieces == ["", "ä", "", "", "€", "", "", "", "🐟", "!"]
+
+
+@given(st.integers(1, 12), st.floats(0.05, 1.0), st.integers(0, 12))
+def test_narrowing_keeps_the_likeliest(size: int, top_p: float, top_k: int) -> None:
+    torch.manual_seed(size)
+    logits = torch.randn(2, 12).log_softmax(-1)
+    kept = narrowed(logits, Sampling(top_k=top_k, top_p=top_p)).isfinite()
+    assert kept.gather(1, logits.argmax(1, keepdim=True)).all()
+    if top_k:
+        assert (kept.sum(1) <= top_k).all()
+    if not top_k:
+        chances = logits.softmax(-1)
+        assert (chances.masked_fill(~kept, 0).sum(1) >= min(top_p, 1) - 1e-5).all()
+        least = chances.masked_fill(~kept, 2).min(1).values
+        assert (chances.masked_fill(~kept, 0).sum(1) - least < top_p + 1e-5).all()  # not one more than needed
+
+
+def test_sampling_follows_the_probabilities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    chances = torch.tensor([0.5, 0.3, 0.2])
+    counts = Counter(int(choose(chances.log()[None], Sampling(), generator)) for _ in range(3000))
+    for token, chance in enumerate(chances.tolist()):
+        assert counts[token] / 3000 == pytest.approx(chance, abs=0.03)
+    cold = Counter(int(choose(chances.log()[None], Sampling(temperature=0.2), generator)) for _ in range(500))
+    assert cold[0] > 430
+
+
+def scored(session: Session, pieces: list[bytes], per: str) -> list[tuple[bytes, float]]:
+    return [(found.text, found.nats) for found in stretches(surprises(session, pieces), per, 4)]
+
+
+def test_surprise_adds_up_however_it_is_cut() -> None:
+    text = b"the sea\nand the ship\n\nhome"
+    totals = {}
+    for per in ("token", "line", "window"):
+        found = scored(bundle().session(), [text], per)
+        assert b"".join(part for part, _ in found) == text
+        totals[per] = sum(nats for _, nats in found)
+    session = bundle().session()
+    assert totals["line"] == pytest.approx(sum(session.feed(text)))
+    assert totals["token"] == totals["window"] == pytest.approx(totals["line"])
+    assert [part for part, _ in scored(bundle().session(), [text[:9], text[9:]], "line")] == text.splitlines(
+        keepends=True
+    )
+
+
+def test_surprise_of_words_that_are_not_bytes() -> None:
+    tokenizer = train_bpe([b"the sea the ship the sea\n" * 20], 270)
+    model = build(XLConfig(vocab=tokenizer.size, width=8, layers=1, heads=2))
+    reading = Reading(segment=5, reach=Reach(memory=8))
+    found = scored(Bundle(model, reading, tokenizer).session(), ["the sea\nä ship\n".encode()], "line")
+    assert [part for part, _ in found] == [b"the sea\n", "ä ship\n".encode()]
+
+
+def test_what_stands_out_is_found_whatever_its_length() -> None:
+    usual = [(b"a", 1.0), (b"b", 1.2), (b"\n", 0.8)] * 50
+    odd = [(b"x", 6.0), (b"y", 5.0), (b"\n", 1.0)]
+    found = most_surprising(stretches([*usual, *odd, *usual], "line", 0), 1)
+    assert [(stretch.number, stretch.text) for stretch in found] == [(51, b"xy\n")]
+    assert found[0].bits_per_byte == pytest.approx(12 / math.log(2) / 3)
