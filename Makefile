@@ -13,12 +13,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "segue needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing (the first time takes a minute or two)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz]"
 	@touch $(READY)
 
-demo: $(READY)  ## train a small Transformer-XL on Python's own library and watch memory pay off (about 2 minutes)
-	@$(BIN)/segue info
-	@$(BIN)/python examples/read_on.py
+demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
+	@$(BIN)/python examples/demo.py runs
 
 test: lint  ## lint, types and tests, as continuous integration runs them
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
@@ -34,6 +33,7 @@ format: $(READY)  ## put the code in house style
 
 test-slow: $(READY)  ## the long suites
 	SEGUE_EXAMPLES=2000 $(BIN)/pytest -n 2 tests/laws
+	$(BIN)/pytest -n 2 -m slow
 
 bench: $(READY)  ## measurements
 	$(BIN)/python bench/core.py

@@ -54,9 +54,8 @@ class Score:
 
 
 def scored(stream: Stream, nats: float, tokens: int) -> Score:
-    """The score of the first `tokens` targets; bytes and words are counted for the whole split."""
-    share = tokens / max(1, len(stream.ids) - 1)
-    share *= (len(stream.ids) - 1) / len(stream.ids)  # the first token is not scored
+    """The score of `tokens` targets, with their share of the split's bytes and words."""
+    share = tokens / len(stream.ids)
     return Score(nats, tokens, stream.split.bytes * share, stream.split.words * share)
 
 

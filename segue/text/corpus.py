@@ -88,6 +88,8 @@ def open_corpus(folder: Path | str) -> Corpus:
         values = json.loads((folder / HEADER).read_text(encoding="utf-8"))
     except ValueError as error:
         raise SourceError(f"{folder / HEADER} is no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise SourceError(f"{folder / HEADER} should hold an object; found {type(values).__name__}")
     header = CorpusHeader(**values)
     for name, checksum in header.checksums.items():
         if not (folder / name).is_file() or file_checksum(folder / name) != checksum:

@@ -4,10 +4,10 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
@@ -37,6 +37,20 @@ class PrepareConfig(Settings):
     test: float = Field(0.05, ge=0, lt=1)
     newlines: bool = True  # False: drop them, as the reference does with enwik8
 
+    @model_validator(mode="after")
+    def _something_is_left(self) -> Self:
+        if self.valid + self.test >= 1:
+            raise ValueError(
+                f"valid {self.valid} and test {self.test} leave nothing to train on; hold out less"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _words_stay_apart(self) -> Self:
+        if not self.newlines and self.tokenizer != "bytes":
+            raise ValueError(f"newlines are dropped from bytes alone; found tokenizer {self.tokenizer!r}")
+        return self
+
 
 def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
     """Write the corpus, whole or not at all."""
@@ -62,30 +76,31 @@ def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, P
             yield from ((split, piece) for piece in source.parts[split]())
         return
     total = source.size("train")
-    bounds = [
-        ("valid", round(total * (1 - config.valid - config.test))),
-        ("test", round(total * (1 - config.test))),
-    ]
-    yield from _cut(source.parts["train"](), [bound for bound in bounds if bound[1] < total])
+    bounds = []
+    if config.valid:
+        bounds.append(("valid", round(total * (1 - config.valid - config.test))))
+    if config.test:
+        bounds.append(("test", round(total * (1 - config.test))))
+    yield from _cut(source.parts["train"](), bounds)
 
 
 def _cut(pieces: Iterator[Piece], bounds: list[tuple[str, int]]) -> Iterator[tuple[str, Piece]]:
     """Change the split behind the first line, or at the first document, after each bound."""
-    split, at, documents = "train", 0, 0
+    split, at, documents, line_ended = "train", 0, 0, False
     for text, begins in pieces:
         documents += begins
-        if begins and documents > 1 and bounds and at >= bounds[0][1]:
-            split = bounds.pop(0)[0]
         rest, first = text, begins
-        while bounds and documents == 1 and at + len(rest) > bounds[0][1]:
+        seam = documents > 1 if begins else documents == 1 and line_ended  # may be cut before this piece
+        if seam and bounds and at >= bounds[0][1]:
+            split, first = bounds.pop(0)[0], True
+        while bounds and documents == 1:
             end = rest.find(b"\n", max(0, bounds[0][1] - at - 1)) + 1
-            if not end:
+            if not 0 < end < len(rest):  # the line goes on, or ends with the piece
                 break
             yield split, Piece(rest[:end], first)
             split, at, rest, first = bounds.pop(0)[0], at + end, rest[end:], True
-        if rest:
-            yield split, Piece(rest, first)
-        at += len(rest)
+        yield split, Piece(rest, first)
+        at, line_ended = at + len(rest), rest.endswith(b"\n")
 
 
 def _written(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
@@ -103,6 +118,8 @@ def _written(source: Source, folder: Path, config: PrepareConfig, report: Report
             done += len(piece.text)
             report("encoding", done, total)
         writer.end_document()
+        if not ids.tell():
+            raise SourceError(f"{source.name} holds not one token; there is nothing to prepare")
     header = CorpusHeader(
         source=source.name,
         tokenizer=config.tokenizer,

@@ -4,6 +4,8 @@ There is no copy here. With a network they are downloaded; without, `--file` nam
 """
 
 import hashlib
+import shutil
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from segue.errors import SourceError
-from segue.text.sources import BLOCK, Piece, Pieces, Source, cut_in_pieces, file_pieces, open_any
+from segue.text.sources import BLOCK, Piece, Pieces, Source, cut_in_pieces, document, file_pieces, open_any
 
 MILLION = 10**6
 
@@ -75,23 +77,17 @@ def _one_file(name: str, known: Published, path: Path) -> Source:
     first, second = known.splits
     parts: dict[str, Pieces] = {
         "train": _range_pieces(path, 0, first),
-        "valid": _range_pieces(path, first, second),
-        "test": _range_pieces(path, second, None),
+        "valid": _range_pieces(path, first, second - first),
+        "test": _range_pieces(path, second, sys.maxsize),
     }
     return Source(name, parts)
 
 
-def _range_pieces(path: Path, begin: int, end: int | None) -> Pieces:
+def _range_pieces(path: Path, begin: int, size: int) -> Pieces:
     def pieces() -> Iterator[Piece]:
-        at = 0
         with open_any(path) as file:
-            for text in iter(lambda: file.read(BLOCK), b""):
-                wanted = text[max(0, begin - at) : None if end is None else max(0, end - at)]
-                if wanted:
-                    yield Piece(wanted, begins=at <= begin)
-                at += len(text)
-                if end is not None and at >= end:
-                    return
+            file.seek(begin)
+            yield from document(cut_in_pieces(file, size))
 
     return pieces
 
@@ -121,8 +117,7 @@ def _member_pieces(path: Path, split: str) -> Pieces:
         with zipfile.ZipFile(path) as archive:
             member = next(name for name in archive.namelist() if f".{split}." in name)
             with archive.open(member) as file:
-                for number, text in enumerate(cut_in_pieces(file)):
-                    yield Piece(text, begins=number == 0)
+                yield from document(cut_in_pieces(file))
 
     return pieces
 
@@ -142,6 +137,7 @@ def _download(name: str, known: Published, report: Callable[[str], None]) -> Pat
             while block := answer.read(BLOCK):
                 file.write(block)
     except (urllib.error.URLError, OSError) as error:
+        shutil.rmtree(target.parent, ignore_errors=True)
         reason = getattr(error, "reason", error)
         raise SourceError(
             f"{name} could not be downloaded from {known.url} ({reason}); "

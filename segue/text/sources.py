@@ -6,13 +6,16 @@ character; `begins` marks the first piece of a document.
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import sys
 import sysconfig
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -50,10 +53,11 @@ class Source:
         return sum(len(piece.text) for piece in self.parts[part]())
 
 
-def cut_in_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """The file a few MiB at a time, cut where no token is torn apart."""
+def cut_in_pieces(file: IO[bytes], size: int = sys.maxsize) -> Iterator[bytes]:
+    """The next `size` bytes of the file, a few MiB at a time, cut where no token is torn apart."""
     rest = b""
-    while block := file.read(BLOCK):
+    while block := file.read(min(BLOCK, size)):
+        size -= len(block)
         rest += block
         end = rest.rfind(b"\n") + 1
         if not end and len(rest) >= LONGEST:
@@ -73,27 +77,40 @@ def _whole_characters(text: bytes) -> int:
     return len(text)
 
 
-def open_any(path: Path) -> IO[bytes]:
-    """A plain, gz, xz, bz2 or zip file (of one member) as it is inside."""
+def document(texts: Iterator[bytes]) -> Iterator[Piece]:
+    """Texts as the pieces of one document."""
+    return (Piece(text, number == 0) for number, text in enumerate(texts))
+
+
+@contextmanager
+def open_any(path: Path) -> Iterator[IO[bytes]]:
+    """A plain, gz, xz, bz2 or zip file (of one member) as it is inside. What is damaged may show only at its end."""
     try:
-        match path.suffix:
-            case ".gz":
-                return cast("IO[bytes]", gzip.open(path))
-            case ".xz":
-                return lzma.open(path)
-            case ".bz2":
-                return bz2.open(path)
-            case ".zip":
-                archive = zipfile.ZipFile(path)
-                members = [name for name in archive.namelist() if not name.endswith("/")]
-                if len(members) != 1:
-                    raise SourceError(
-                        f"{path} holds {len(members)} files; unpack it and name the one you mean"
-                    )
-                return archive.open(members[0])
-        return path.open("rb")
-    except (OSError, zipfile.BadZipFile) as error:
+        file = _opened(path)
+    except (OSError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
         raise SourceError(f"{path} could not be opened: {error}") from None
+    try:
+        with file:
+            yield file
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path} could not be read to its end: {error}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    match path.suffix:
+        case ".gz":
+            return cast("IO[bytes]", gzip.open(path))
+        case ".xz":
+            return lzma.open(path)
+        case ".bz2":
+            return bz2.open(path)
+        case ".zip":
+            archive = zipfile.ZipFile(path)
+            members = [name for name in archive.namelist() if not name.endswith("/")]
+            if len(members) != 1:
+                raise SourceError(f"{path} holds {len(members)} files; unpack it and name the one you mean")
+            return archive.open(members[0])
+    return path.open("rb")
 
 
 def file_pieces(paths: Sequence[Path]) -> Pieces:
@@ -101,20 +118,10 @@ def file_pieces(paths: Sequence[Path]) -> Pieces:
 
     def pieces() -> Iterator[Piece]:
         for path in paths:
-            begins = True
             with open_any(path) as file:
-                for text in _readable(path, cut_in_pieces(file)):
-                    yield Piece(text, begins)
-                    begins = False
+                yield from document(cut_in_pieces(file))
 
     return pieces
-
-
-def _readable(path: Path, texts: Iterator[bytes]) -> Iterator[bytes]:
-    try:
-        yield from texts
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise SourceError(f"{path} could not be read to its end: {error}") from None
 
 
 def from_files(name: str, paths: Sequence[Path]) -> Source:
@@ -154,9 +161,11 @@ def from_rows(name: str, rows: Callable[[], Iterator[Any]], column: str) -> Sour
             if not isinstance(row, dict) or not isinstance(row.get(column), str):
                 keys = ", ".join(row) if isinstance(row, dict) else type(row).__name__
                 raise SourceError(f"row {number} of {name} has no text under '{column}'; it has {keys}")
-            text = row[column].encode()
-            for start in range(0, len(text), LONGEST):
-                yield Piece(text[start : start + LONGEST], start == 0)
+            try:
+                text = row[column].encode()
+            except UnicodeEncodeError as error:  # JSON can name half a character
+                raise SourceError(f"row {number} of {name} holds half a character: {error}") from None
+            yield from document(cut_in_pieces(io.BytesIO(text)))
 
     return Source(name, {"train": pieces})
 

@@ -82,15 +82,24 @@ class TextTokenizer:
     """What a `tokenizer.json` describes, for text in UTF-8."""
 
     def __init__(self, file: TokenizerFile) -> None:
+        file.no_truncation()  # others publish files that stop after 512 tokens
+        file.no_padding()
         self._file = file
+        self._size = max(file.get_vocab().values(), default=-1) + 1  # its ids may have gaps
         self._words = isinstance(file.model, models.WordLevel) and file.token_to_id(EOS) is not None
 
     @property
     def size(self) -> int:
-        return int(self._file.get_vocab_size())
+        return self._size
 
     def encode(self, text: bytes) -> Sequence[int]:
-        ids: Sequence[int] = self._file.encode(unicode(text), add_special_tokens=False).ids
+        decoded = unicode(text)
+        try:
+            ids: Sequence[int] = self._file.encode(decoded, add_special_tokens=False).ids
+        except Exception as error:  # the library raises bare Exceptions
+            raise InputError(
+                f"the tokenizer has no id for some of this text ({error}); use one that knows {UNK}"
+            ) from None
         return ids
 
     def spans(self, text: bytes) -> tuple[Sequence[int], list[bytes]]:
@@ -125,7 +134,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and found.get("segue") == "bytes":
-            return ByteTokenizer(bytes(found["symbols"]))
+            return ByteTokenizer(bytes(list(found["symbols"])))  # (bytes(5) would be five zeros)
         return TextTokenizer(TokenizerFile.from_file(str(path)))
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None

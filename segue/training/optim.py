@@ -1,4 +1,4 @@
-"""Optimizers and their rate. Torch has the optimizers; here is which weights go to which, and when how fast."""
+"""Optimizers and their rate: which weights go to which, and when how fast."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from segue.config import TrainConfig
+from segue.training.muon import Muon
 
 
 def rate_at(step: int, train: TrainConfig) -> float:
@@ -38,13 +39,7 @@ def build_optimizers(model: nn.Module, train: TrainConfig) -> list[Optimizer]:
         return [torch.optim.AdamW(named.values(), lr=train.rate, betas=betas, weight_decay=decay, fused=True)]
     matrices = {name for name, weight in named.items() if weight.dim() == 2 and "blocks." in name}
     return [
-        # scaled so that one rate fits both
-        torch.optim.Muon(
-            [named[name] for name in sorted(matrices)],
-            lr=train.rate,
-            weight_decay=decay,
-            adjust_lr_fn="match_rms_adamw",
-        ),
+        Muon([named[name] for name in sorted(matrices)], train.rate, decay=decay),
         torch.optim.AdamW(
             [weight for name, weight in named.items() if name not in matrices],
             lr=train.rate,

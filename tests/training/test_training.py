@@ -13,6 +13,7 @@ from segue.checkpoint import checkpoints, load
 from segue.config import Recipe, TrainConfig, read_recipe, with_changes
 from segue.errors import SegueError
 from segue.training.loop import Event
+from segue.training.muon import Muon, orthogonalised
 from segue.training.optim import build_optimizers, rate_at
 from segue.training.run import read_log
 from support import build, shape
@@ -44,7 +45,7 @@ def test_the_rate_of_each_schedule() -> None:
 def test_which_weights_go_to_which_optimizer() -> None:
     model = build(shape())
     matrices, rest = build_optimizers(model, small_recipe(optimizer="muon").train)
-    assert isinstance(matrices, torch.optim.Muon)
+    assert isinstance(matrices, Muon)
     names = {weight: name for name, weight in model.named_parameters()}
     chosen = {names[weight] for group in matrices.param_groups for weight in group["params"]}
     assert chosen == {
@@ -55,6 +56,27 @@ def test_which_weights_go_to_which_optimizer() -> None:
     others = {names[weight] for group in rest.param_groups for weight in group["params"]}
     assert chosen | others == set(names.values())
     assert not chosen & others
+
+
+@pytest.mark.parametrize("size", [(3, 8, 5), (2, 5, 8), (1, 6, 6)])
+def test_muon_makes_every_direction_count_alike(size: tuple[int, int, int]) -> None:
+    torch.manual_seed(0)
+    matrices = torch.randn(*size, dtype=torch.float64)
+    left, values, right = torch.linalg.svd(orthogonalised(matrices), full_matrices=False)
+    assert ((values > 0.6) & (values < 1.3)).all()
+    exact = torch.linalg.svd(matrices, full_matrices=False)
+    torch.testing.assert_close((left @ right).abs(), (exact.U @ exact.Vh).abs(), atol=1e-6, rtol=0)
+
+
+def test_a_step_of_muon_by_hand() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 6, dtype=torch.float64))
+    before = weight.detach().clone()
+    weight.grad = torch.randn(4, 6, dtype=torch.float64)
+    Muon([weight], rate=0.1, momentum=0.9, decay=0.5).step()
+    average = 0.1 * weight.grad
+    direction = orthogonalised((0.1 * weight.grad + 0.9 * average)[None])[0]
+    expected = before * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 6**0.5 * direction
+    torch.testing.assert_close(weight.detach(), expected)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])

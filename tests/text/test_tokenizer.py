@@ -1,0 +1,247 @@
+"""Text to ids and back: nothing is lost, what is unknown is named, and no character comes out in halves."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as TokenizerFile
+from tokenizers import models, pre_tokenizers, processors
+
+from segue.errors import InputError, SourceError
+from segue.text.tokenizer import (
+    ByteTokenizer,
+    TextTokenizer,
+    Tokenizer,
+    digest,
+    load_tokenizer,
+    train_bpe,
+    train_characters,
+    train_words,
+    word_tokenizer,
+)
+
+WORLD = "the café on the Straße – 東京 👩‍👩‍👧 the\r\n\tthe café\n\n"
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\ufffd"))
+"""Without the sign that stands for half a character, so that it betrays one."""
+
+
+@cache
+def tiny_bpe() -> TextTokenizer:
+    return train_bpe([WORLD.encode() * 3], 280)
+
+
+def each_kind(text: str = WORLD) -> dict[str, Tokenizer]:
+    return {
+        "bytes": ByteTokenizer(),
+        "some bytes": ByteTokenizer(b"abc \n"),
+        "characters": train_characters([text.encode()], 1),
+        "words": train_words([text.encode()], 1),
+        "bpe": tiny_bpe(),
+    }
+
+
+@given(st.binary())
+def test_any_bytes_come_back(text: bytes) -> None:
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert list(ids) == list(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.size == 256
+
+
+@given(symbols=st.lists(st.integers(0, 255), unique=True, max_size=20).map(bytes), text=st.binary())
+def test_ids_of_some_bytes_are_their_places_and_strangers_are_named(symbols: bytes, text: bytes) -> None:
+    tokenizer = ByteTokenizer(symbols)
+    strangers = [byte for byte in text if byte not in symbols]
+    if not strangers:
+        assert list(tokenizer.encode(text)) == [symbols.index(byte) for byte in text]
+        return
+    with pytest.raises(InputError) as caught:
+        tokenizer.encode(text)
+    assert str(caught.value).startswith(f"byte {strangers[0]} ({bytes(strangers[:1])!r}) is not among the ")
+    known = bytes(byte for byte in text if byte in symbols)
+    assert tokenizer.decode(tokenizer.encode(known)) == known
+
+
+@given(st.text())
+def test_any_characters_come_back_one_id_each(text: str) -> None:
+    tokenizer = train_characters([text.encode()], 1)
+    ids = tokenizer.encode(text.encode())
+    assert tokenizer.decode(ids) == text.encode()
+    assert len(ids) == len(text)
+    assert 0 not in ids
+    assert tokenizer.size == len(set(text)) + 1
+
+
+def test_characters_are_numbered_by_falling_frequency() -> None:
+    tokenizer = train_characters(["bä\n".encode(), "bäbzaz".encode()], 2)
+    assert tokenizer.encode("bzä\naq".encode()) == [1, 2, 3, 0, 0, 0]
+    assert tokenizer.decode([0, 3]) == "<unk>ä".encode()
+
+
+def test_words_follow_the_convention_of_wikitext() -> None:
+    tokenizer = train_words([b" the cat \n the\tdog <unk>\n", b"the dog\nonce"], 2)
+    assert tokenizer.size == 4  # <eos>, <unk>, the, dog
+    assert tokenizer.encode(b"the dog\n\na cat  the") == [2, 3, 0, 0, 1, 1, 2]
+    assert tokenizer.encode(b"<unk> <eos>") == [1, 0]
+    assert tokenizer.encode(b"  \t ") == []
+    assert tokenizer.decode([2, 3, 0, 1]).split(b"\n") == [b"the dog", b" <unk>"]
+
+
+def test_words_are_numbered_by_falling_frequency_then_by_name() -> None:
+    tokenizer = train_words([b"c c b b a d d d"], 1)
+    assert tokenizer.encode(b"d b c a") == [2, 3, 4, 5]
+
+
+@given(st.lists(st.lists(st.text("ab<ä東", min_size=1), min_size=1), min_size=1))
+def test_known_words_and_lines_come_back(lines: list[list[str]]) -> None:
+    text = "\n".join(" ".join(line) for line in lines).encode()
+    tokenizer = train_words([text], 1)
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text.split()) + text.count(b"\n")
+    assert [line.split() for line in tokenizer.decode(ids).split(b"\n")] == [
+        line.split() for line in text.split(b"\n")
+    ]
+
+
+def test_a_symbol_named_twice_is_refused() -> None:
+    with pytest.raises(SourceError, match="names 'b' twice"):
+        word_tokenizer(["a", "b", "c", "b"])
+
+
+def test_a_stranger_to_a_vocabulary_without_unknown_is_refused() -> None:
+    assert word_tokenizer(["go", "on"]).encode(b"on\ngo") == [1, 0]
+    assert word_tokenizer(["<UNK>", "on"]).encode(b"go on") == [0, 1]
+    with pytest.raises(InputError, match="no id for some of this text") as caught:
+        word_tokenizer(["go", "on"]).encode(b"go home")
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text())
+def test_any_text_comes_back_from_bpe(text: str) -> None:
+    assert tiny_bpe().decode(tiny_bpe().encode(text.encode())) == text.encode()
+
+
+def test_bpe_learns_what_is_frequent_and_needs_room_for_it() -> None:
+    assert 257 < tiny_bpe().size <= 280
+    assert len(tiny_bpe().encode(b"the the")) == 2
+    with pytest.raises(InputError, match="a symbol for each of the 256 bytes to begin with; found .* 256"):
+        train_bpe([b"the"], 256)
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
+def test_what_is_not_utf8_is_shown(kind: str) -> None:
+    with pytest.raises(InputError, match=r"found b'\\xff!' after b'so it goes ';.*bytes tokenizer") as caught:
+        each_kind()[kind].encode(b"so it goes \xff!")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", each_kind())
+def test_a_tokenizer_comes_back_from_its_file(kind: str, tmp_path: Path) -> None:
+    saved = each_kind()[kind]
+    (tmp_path / "tokenizer.json").write_text(saved.json(), encoding="utf-8")
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    text = b"a cab\nca" if kind == "some bytes" else WORLD.encode()
+    assert type(loaded) is type(saved)
+    assert (loaded.json(), digest(loaded), loaded.size) == (saved.json(), digest(saved), saved.size)
+    assert list(loaded.encode(text)) == list(saved.encode(text))
+    assert loaded.decode(loaded.encode(text)) == saved.decode(saved.encode(text))
+
+
+def test_different_tokenizers_have_different_digests() -> None:
+    assert len({digest(tokenizer) for tokenizer in each_kind().values()}) == len(each_kind())
+    assert digest(train_words([b"a b"], 1)) == digest(train_words([b"b", b"a"], 1))
+    assert digest(ByteTokenizer(b"ab")) != digest(ByteTokenizer(b"ba"))
+
+
+def foreign(path: Path) -> Path:
+    """A file as others publish it: it adds marks of its own, cuts at three tokens and pads to five."""
+    file = TokenizerFile(
+        models.WordPiece({"[UNK]": 0, "[CLS]": 1, "play": 2, "##ing": 3, "on": 700}, unk_token="[UNK]")  # noqa: S106
+    )
+    file.pre_tokenizer = pre_tokenizers.Whitespace()
+    file.post_processor = processors.TemplateProcessing("[CLS] $A", special_tokens=[("[CLS]", 1)])
+    file.enable_truncation(3)
+    file.enable_padding(length=5)
+    file.save(str(path))
+    return path
+
+
+def test_a_foreign_file_is_read_without_its_additions(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(foreign(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode(b"playing on and on playing") == [2, 3, 700, 0, 700, 2, 3]
+    assert tokenizer.encode(b"") == []
+    assert tokenizer.size == 701  # its ids have a gap, and the last one must fit
+    (tmp_path / "ours.json").write_text(tokenizer.json(), encoding="utf-8")
+    assert digest(load_tokenizer(tmp_path / "ours.json")) == digest(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"rubbish",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"model": 3}',
+        b'{"segue": "bytes"}',
+        b'{"segue": "bytes", "symbols": [256]}',
+        b'{"segue": "bytes", "symbols": 5}',
+    ],
+)
+def test_rubbish_is_no_tokenizer(rubbish: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(rubbish)
+    with pytest.raises(SourceError, match=r"tokenizer\.json is no tokenizer\.json: .") as caught:
+        load_tokenizer(tmp_path / "tokenizer.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="nowhere.json could not be read: No such file"):
+        load_tokenizer(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
+@given(text=TEXTS)
+def test_a_stream_gives_whole_characters_that_join_to_the_text(kind: str, text: str) -> None:
+    tokenizer = each_kind(text)[kind]
+    decode = tokenizer.stream()
+    parts = [decode(int(number)) for number in tokenizer.encode(text.encode())]
+    assert "\ufffd" not in "".join(parts)
+    assert "".join(parts) == text
+
+
+def test_a_stream_waits_for_the_rest_of_a_character() -> None:
+    decode = ByteTokenizer().stream()
+    assert [decode(byte) for byte in "a東b".encode()] == ["a", "", "", "東", "b"]
+    decode = tiny_bpe().stream()
+    parts = [decode(number) for number in tiny_bpe().encode("😀!".encode())]
+    assert [part for part in parts if part] == ["😀", "!"]
+
+
+def test_two_streams_keep_apart() -> None:
+    first, second = ByteTokenizer().stream(), ByteTokenizer().stream()
+    assert [first(0xC3), second(0x61), first(0xA4)] == ["", "a", "ä"]
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_a_stream_of_words_is_what_decode_gives(ids: list[int]) -> None:
+    tokenizer = train_words([b"a b c d"], 1)
+    decode = tokenizer.stream()
+    assert "".join(decode(number) for number in ids).encode() == tokenizer.decode(ids)
+
+
+@given(st.lists(st.integers(0, 259)))
+def test_a_stream_bears_ids_that_no_text_has(ids: list[int]) -> None:
+    """An untrained model draws anything; what is whole comes out, the rest waits."""
+    decode = tiny_bpe().stream()
+    found = "".join(decode(number) for number in ids)
+    assert tiny_bpe().decode(ids).decode().startswith(found)
+
+
+def test_a_byte_file_says_whose_it_is() -> None:
+    assert json.loads(ByteTokenizer(b"ba").json()) == {"segue": "bytes", "symbols": [98, 97]}
