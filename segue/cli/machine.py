@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, …")]
-Threads = Annotated[int, typer.Option(help="CPU threads; 0 for as many as there are cores.")]
+Threads = Annotated[
+    int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads; 0 for as many as there are cores.")
+]
 
 
 def use(threads: int, device: str) -> None:

@@ -70,7 +70,6 @@ def train(
             chosen, bundle = _recipe(recipe, changes, data, begin_with)
             folder = output or Path("runs") / Path(recipe).stem
             watch = _Watch(progress, device)
-            typer.echo(f"{folder}: training for {chosen.train.steps:,} steps", err=True)
             runs.train(chosen, data, folder, begin_with=bundle, device=device, watch=watch, interrupted=stop)
     if watch.reason == "interrupted":
         typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")

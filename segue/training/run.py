@@ -20,6 +20,7 @@ from segue.checkpoint import Bundle, checkpoints, read_json, write_json
 from segue.config import Recipe, read_recipe, recipe_toml, with_changes
 from segue.errors import TrainingError
 from segue.text.corpus import Corpus, open_corpus
+from segue.text.lanes import Lanes
 from segue.text.tokenizer import digest
 from segue.training.log import Log
 from segue.training.loop import Event, Training
@@ -50,6 +51,9 @@ def train(
     if run.exists():
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
     _check_fit(recipe, corpus, begin_with)
+    Lanes(corpus.stream("train"), recipe.train.lanes).segment(
+        0, recipe.train.segment
+    )  # is there enough text?
     state = fresh_state(recipe, torch.device(device), None if begin_with is None else begin_with.model)
     run.mkdir(parents=True)
     (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")

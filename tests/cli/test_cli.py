@@ -1,6 +1,7 @@
 """The command line, as a user meets it: a real process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ VERBS = ("info", "import", "export")
 def segue(*words: str | Path, code: int = 0) -> str:
     """What it prints; on failure, what it complains about."""
     command = [sys.executable, "-c", "from segue.cli import main; main()", *map(str, words)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    # One thread: tests run side by side, and threads that wait for each other are slower than none.
+    one = {**os.environ, "SEGUE_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=one)
     assert run.returncode == code, run.stderr
     return run.stdout if code == 0 else run.stderr
 

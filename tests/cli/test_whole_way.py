@@ -1,0 +1,126 @@
+"""From text to a model that reads on, through the real command line."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from test_cli import segue
+
+from segue.config import Recipe, recipe_toml
+
+
+def log_lines(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [
+        f"12:{number // 60 % 60:02d}:{number % 60:02d} INFO server: request served in {draw.randint(10, 99)} ms\n"
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a server's log."""
+    folder = tmp_path_factory.mktemp("way")
+    (folder / "server.log").write_text("".join(log_lines(1500, seed=1)))
+    printed = segue("prepare", folder / "server.log", "-o", folder / "data")
+    assert "train" in printed
+    recipe = Recipe(
+        model={"vocab": 256, "width": 32, "layers": 2, "heads": 2},
+        train={
+            "lanes": 8, "segment": 32, "memory": 32, "steps": 160,
+            "rate": 1e-2, "warmup": 10, "optimizer": "adamw", "clip": 1.0,
+            "validate_every": 80, "validate_tokens": 1000,
+        },
+        reading={"segment": 128, "reach": {"memory": 64}},
+    )  # fmt: skip
+    (folder / "recipe.toml").write_text(recipe_toml(recipe))
+    printed = segue(
+        "train", folder / "recipe.toml", "--data", folder / "data", "-o", folder / "run", "--threads", 1
+    )
+    assert "160 steps" in printed
+    return folder
+
+
+def test_it_is_scored_every_way(trained: Path) -> None:
+    ways: dict[str, list[object]] = {
+        "memory": [],
+        "lanes": ["--lanes", 3],
+        "isolated": ["--memory", 0],
+        "sliding": ["--sliding", "--limit", 300],
+        "dynamic": ["--dynamic", "--rate", 0],
+        "cache": ["--cache", 500],
+    }
+    scores = {
+        way: json.loads(segue("eval", trained / "run", "--json", *words)) for way, words in ways.items()
+    }
+    bits = {way: score["bits_per_byte"] for way, score in scores.items()}
+    assert bits["memory"] < 2
+    assert bits["lanes"] == pytest.approx(bits["memory"], abs=1e-4)
+    assert bits["dynamic"] == bits["memory"]
+    assert bits["isolated"] > bits["memory"]
+    assert scores["memory"]["tokens"] == scores["cache"]["tokens"] == scores["memory"]["bytes"]
+    assert scores["sliding"]["tokens"] == 300
+
+
+def test_a_line_that_does_not_belong_is_found(trained: Path) -> None:
+    lines = log_lines(900, seed=2)
+    lines.insert(877, "12:14:36 ERROR disk: sector 7081 unreadable\n")
+    log = trained / "today.log"
+    log.write_text("".join(lines))
+    number, offset, _, excess, text = (
+        segue("score", trained / "run", log, "--top", 1).rstrip("\n").split("\t")
+    )
+    assert (int(number), text) == (878, "12:14:36 ERROR disk: sector 7081 unreadable")
+    assert int(offset) == len("".join(lines[:877]))
+    assert float(excess) > 5
+
+
+def test_it_goes_on_speaking(trained: Path) -> None:
+    words = ["generate", trained / "run", "--prompt", "12:00:01 INFO", "--tokens", 60, "--temperature", 0]
+    said = segue(*words)
+    assert said.startswith("12:00:01 INFO server: request served in ")
+    assert segue(*words) == said
+    assert segue(*words, "--stop", "served") == "12:00:01 INFO server: request \n"
+    assert segue(*words, "--samples", 2).count("12:00:01 INFO") == 2
+
+
+def test_mistakes_along_the_way_are_one_line(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, data = trained / "run", trained / "data"
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    cases: list[tuple[str, list[object]]] = [
+        ("is empty; there is nothing to prepare", ["prepare", empty, "-o", tmp_path / "x"]),
+        ("no file, folder or data set 'nowhere'", ["prepare", "nowhere", "-o", tmp_path / "x"]),
+        ("exists; nothing was overwritten", ["prepare", empty, "-o", data]),
+        ("exists; go on with --resume", ["train", "stdlib-demo", "--data", data, "-o", run]),
+        (
+            "did you mean 'steps'?",
+            ["train", "stdlib-demo", "--data", data, "-o", tmp_path / "x", "--set", "train.stpes=5"],
+        ),
+        ("is no prepared corpus", ["train", "stdlib-demo", "--data", tmp_path, "-o", tmp_path / "x"]),
+        (
+            "longer than a lane",
+            ["train", "stdlib-demo", "--data", data, "-o", tmp_path / "x", "--set", "train.segment=99999"],
+        ),
+        ("no split 'tset'; it has train, valid, test", ["eval", run, "--split", "tset"]),
+        ("ways to read; choose one", ["eval", run, "--sliding", "--dynamic"]),
+        ("there is no file nothing.log", ["score", run, "nothing.log"]),
+        ("is not to be had here", ["eval", run, "--device", "cuda:7"]),
+    ]
+    monkeypatch.setattr(
+        signal, "signal", lambda *_: None
+    )  # in this process they are not the command's to catch
+    monkeypatch.setenv("SEGUE_THREADS", "1")
+    for message, words in cases:
+        monkeypatch.setattr(sys, "argv", ["segue", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 1
+        complaint = capsys.readouterr().err
+        assert message in complaint, complaint
+        assert complaint.startswith("segue: ")
+        assert complaint.count("\n") == 1
+    assert not (tmp_path / "x").exists()
