@@ -2,11 +2,14 @@
 
 import json
 import random
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from test_cli import segue
 
+from segue.cli import main
 from segue.config import Recipe, recipe_toml
 
 
@@ -110,9 +113,8 @@ def test_mistakes_along_the_way_are_one_line(
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
         ("is not to be had here", ["eval", run, "--device", "cuda:7"]),
     ]
-    monkeypatch.setattr(
-        signal, "signal", lambda *_: None
-    )  # in this process they are not the command's to catch
+    # in this process signals are not the command's to catch
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("SEGUE_THREADS", "1")
     for message, words in cases:
         monkeypatch.setattr(sys, "argv", ["segue", *map(str, words)])

@@ -88,7 +88,7 @@ def test_pieces_join_to_the_text(text: bytes, small: tuple[int, int]) -> None:
     pieces = cut(text, small)
     assert b"".join(pieces) == text
     assert all(pieces)
-    assert all(len(piece) <= max(small[1] - 1, 4) + small[0] for piece in pieces)
+    assert all(len(piece) < max(small[1], 4) + 2 * small[0] for piece in pieces)
 
 
 @given(text=TEXTS, small=SMALL)
