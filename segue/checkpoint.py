@@ -54,7 +54,7 @@ class Bundle:
 
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
-        target = Path(path)
+        target = Path(path).absolute()
         if target.exists() and not (target / CONFIG).is_file():
             raise BundleError(
                 f"{target} exists and is no bundle; nothing was overwritten: choose another name"
@@ -106,18 +106,18 @@ def best_checkpoint(run: Path) -> Path:
     found = checkpoints(run)
     if not found:
         raise BundleError(f"{run} has no checkpoint yet")
-    step = read_json(found[-1] / COUNTERS).get("best_step")
-    return found[-1] if step is None else run / CHECKPOINTS / f"step-{step:08d}"
+    best = run / CHECKPOINTS / f"step-{read_json(found[-1] / COUNTERS).get('best_step') or 0:08d}"
+    return best if best.exists() else found[-1]
 
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, which takes its place under `target` only when it is complete and on the disk."""
     fresh, previous = target.with_name(f".{target.name}.new"), _previous(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(fresh, ignore_errors=True)  # what a crash may have left half written
-    fresh.mkdir()
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)  # what a crash may have left half written
+        fresh.mkdir()
         yield fresh
         for file in (*fresh.iterdir(), fresh):
             _flush(file)
@@ -166,7 +166,7 @@ def verify(folder: Path) -> None:
     if not (folder / CHECKSUMS).is_file():
         raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
     sums = {}
-    for line in (folder / CHECKSUMS).read_text().splitlines():
+    for line in (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         sums[name] = digest
     for name in {CONFIG, WEIGHTS, *sums}:
@@ -194,6 +194,8 @@ def _flush(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BundleError(f"{path} could not be read: {error.strerror}") from None
     except ValueError as error:
         raise BundleError(f"{path} is no JSON: {error}") from None
     if not isinstance(value, dict):

@@ -182,6 +182,31 @@ class Reading(Settings):
     segment: PositiveInt
     reach: Reach
 
+    def changed(
+        self,
+        *,
+        segment: int | None = None,
+        memory: int | None = None,
+        clamp: int | None = None,
+        span: int | None = None,
+    ) -> "Reading":
+        """Read in another way; 0 takes a clamp or span away.
+
+        A span does not outlive another memory, nor do positions that restart outlive a memory at all.
+        """
+        reach = self.reach.model_dump()
+        if memory is not None:
+            reach |= {
+                "memory": memory,
+                "span": None,
+                "positions": "onward" if memory else self.reach.positions,
+            }
+        if clamp is not None:
+            reach["clamp"] = clamp or None
+        if span is not None:
+            reach["span"] = span or None
+        return Reading(segment=self.segment if segment is None else segment, reach=Reach(**reach))
+
 
 class TrainConfig(Settings):
     """How a model is trained. Intervals count steps; 0 means never."""
@@ -202,13 +227,14 @@ class TrainConfig(Settings):
     accumulate: PositiveInt = 1  # chunks of lanes that one step adds up, each with a memory of its own
     loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
     documents: bool = True  # memory ends where a document does
-    positions: Literal["onward", "restart"] = "onward"
+    initial: Literal["empty", "zeros"] = "empty"  # as in Reach
+    positions: Literal["onward", "restart"] = "onward"  # as in Reach
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
     seed: NonNegativeInt = 0
     validate_every: NonNegativeInt = 0
     validate_tokens: PositiveInt = 100_000
     patience: NonNegativeInt = 0  # validations without progress before it stops
-    save_every: NonNegativeInt = 0  # it also saves at the end, and when it is interrupted
+    save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
     keep: PositiveInt = 2  # newest checkpoints, besides the best
     minutes: PositiveFloat | None = None  # stop after so long, whatever the step
 
@@ -218,9 +244,19 @@ class TrainConfig(Settings):
             raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
         return self
 
+    @model_validator(mode="after")
+    def _nothing_is_without_effect(self) -> Self:
+        if self.decay and self.optimizer == "adam":
+            raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
+        if self.patience and not self.validate_every:
+            raise ValueError(f"patience {self.patience} counts validations; set validate_every too")
+        if self.initial == "zeros" and self.documents:
+            raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
+        return self
+
     @property
     def reach(self) -> Reach:
-        return Reach(memory=self.memory, positions=self.positions)
+        return Reach(memory=self.memory, initial=self.initial, positions=self.positions)
 
 
 class Recipe(Settings):
@@ -229,6 +265,15 @@ class Recipe(Settings):
     model: XLConfig
     train: TrainConfig
     reading: Reading
+
+    @model_validator(mode="after")
+    def _positions_agree(self) -> Self:
+        trained, read = self.train.positions, self.reading.reach.positions
+        if self.model.encoding not in (*RELATIVE, "none") and trained != read:
+            raise ValueError(
+                f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
+            )
+        return self
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -44,12 +44,21 @@ _WT103_CUTOFFS = (20_000, 40_000, 200_000)
 _ENWIK8_24L = XLConfig(
     vocab=204, width=1024, layers=24, heads=8, inner=3072, dropout=0.15, attention_dropout=0.15
 )
-_CHARACTERS_24L = TrainConfig(lanes=64, segment=768, memory=768, steps=400_000, warmup=4000, floor=TF_FLOOR)
+_CHARACTERS_24L = TrainConfig(
+    lanes=64,
+    segment=768,
+    memory=768,
+    steps=400_000,
+    warmup=4000,
+    floor=TF_FLOOR,
+    initial="zeros",
+    documents=False,
+)
 
 PRESETS: dict[str, Preset] = {
     "stdlib-demo": Preset(
         recipe=Recipe(
-            model=XLConfig(vocab=256, width=192, layers=4, heads=6, norm="pre"),
+            model=XLConfig(vocab=256, width=192, layers=4, heads=6),
             train=TrainConfig(
                 lanes=16,
                 segment=64,
@@ -124,7 +133,14 @@ PRESETS: dict[str, Preset] = {
                 init=0.005,
             ),
             train=TrainConfig(
-                lanes=128, segment=384, memory=384, steps=4_000_000, warmup=16_000, floor=TF_FLOOR
+                lanes=128,
+                segment=384,
+                memory=384,
+                steps=4_000_000,
+                warmup=16_000,
+                floor=TF_FLOOR,
+                initial="zeros",
+                documents=False,
             ),
             reading=_tf_reading(128, 1600, 1000),
         ),
@@ -158,6 +174,8 @@ PRESETS: dict[str, Preset] = {
                 rate=1e-4,
                 warmup=30_000,
                 floor=TF_FLOOR,
+                initial="zeros",
+                documents=False,
             ),
             reading=_tf_reading(32, 128, None),
         ),

@@ -52,6 +52,17 @@ TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
             {"vocab": 9, "table": 4},
             "XLConfig: encoding 'xl' wants no table; found table=4",
         ),
+        (TrainConfig, {**TRAIN, "decay": 0.1}, "TrainConfig: adam has no decay; found decay=0.1: use adamw"),
+        (
+            TrainConfig,
+            {**TRAIN, "patience": 2},
+            "TrainConfig: patience 2 counts validations; set validate_every too",
+        ),
+        (
+            TrainConfig,
+            {**TRAIN, "initial": "zeros"},
+            "TrainConfig: a memory of zeros cannot begin in the middle of a segment; set documents=false",
+        ),
         (Reach, {"memory": -1}, "Reach: memory should be greater than or equal to 0; found -1"),
         (Reach, {"memory": 1, "clamp": 0}, "Reach: clamp should be greater than 0; found 0"),
         (Reach, {"memory": 1, "span": 0}, "Reach: span should be greater than 0; found 0"),
@@ -86,6 +97,25 @@ def test_a_mistake_deep_inside_is_named_too() -> None:
         Recipe(**values)
     with pytest.raises(ConfigError, match="TrainConfig has no 'stpes'"):
         Recipe.model_validate(values)
+
+
+def test_training_and_reading_agree_on_positions() -> None:
+    values = {
+        "model": {"vocab": 9, "encoding": "sinusoidal"},
+        "reading": {"segment": 4, "reach": {"memory": 0}},
+    }
+    with pytest.raises(ConfigError, match="'restart' and reading.reach.positions 'onward'; make them agree"):
+        Recipe(**values, train={**TRAIN, "memory": 0, "positions": "restart"})
+
+
+def test_a_reading_is_changed_by_name() -> None:
+    reading = Reading(segment=8, reach=Reach(memory=4, clamp=3, span=4))
+    assert reading.changed() == reading
+    assert reading.changed(memory=9) == Reading(segment=8, reach=Reach(memory=9, clamp=3))
+    assert reading.changed(clamp=0, span=2, segment=5) == Reading(segment=5, reach=Reach(memory=4, span=2))
+    alone = Reading(segment=8, reach=Reach(memory=0, positions="restart"))
+    assert alone.changed(memory=0).reach.positions == "restart"
+    assert alone.changed(memory=2).reach.positions == "onward"
 
 
 def test_widths_follow_from_the_width_unless_given() -> None:

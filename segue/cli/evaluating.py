@@ -66,7 +66,10 @@ def evaluate(
         raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
     bundle = load(run)
     corpus = _corpus(run, data, bundle)
-    model, reading = bundle.model.to(device), _reading(bundle.reading, segment, memory, clamp, span)
+    model, reading = (
+        bundle.model.to(device),
+        bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
+    )
     way: Way = "sliding" if sliding else lanes
     if dynamic:
         way = Dynamic(rate=rate, decay=decay)
@@ -96,7 +99,7 @@ def _scored(
 
     stream = corpus.stream(split)
     if way == "sliding":
-        return evaluate_sliding(model, stream, reading.segment, limit=limit, report=report)
+        return evaluate_sliding(model, stream, reading, limit=limit, report=report)
     if isinstance(way, adapt.Dynamic):
         training = corpus.stream("train")
         squares = adapt.mean_squares(model, training, reading, way.gather, report) if way.rate else {}
@@ -131,26 +134,6 @@ def _said(facts: dict[str, Any]) -> str:
         f"{facts['tokens']:,} tokens, {facts['bytes']:,} bytes scored in {facts['seconds']:.1f} s; "
         f"{facts['way']}, segment {facts['segment']}, {reach}"
     )
-
-
-def _reading(
-    default: "Reading", segment: int | None, memory: int | None, clamp: int | None, span: int | None
-) -> "Reading":
-    """The bundle's reading as changed. A span that was tied to the memory does not outlive another memory."""
-    from segue.config import Reach, Reading
-
-    reach = default.reach.model_dump()
-    if memory is not None:
-        reach |= {
-            "memory": memory,
-            "span": None,
-            "positions": default.reach.positions if memory == 0 else "onward",
-        }
-    if clamp is not None:
-        reach["clamp"] = clamp or None
-    if span is not None:
-        reach["span"] = span or None
-    return Reading(segment=default.segment if segment is None else segment, reach=Reach(**reach))
 
 
 def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":

@@ -45,6 +45,8 @@ def generate(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     text = _prompt(prompt, prompt_file)
     session.feed(text)
+    if samples > 1 and (stop or not tokens):
+        raise InputError("several samples at once want a number of tokens, and no stop strings")
     if samples > 1:
         for number, sample in enumerate(generate_samples(session, samples, tokens, sampling, seed), start=1):
             typer.echo(f"--- {number}\n{text.decode(errors='replace')}{sample}")

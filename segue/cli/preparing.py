@@ -62,7 +62,7 @@ def prepare(
     from segue.text.prepare import prepare as prepare_corpus
 
     config = PrepareConfig(
-        tokenizer=tokenizer.value,
+        tokenizer="file" if tokenizer_file is not None else tokenizer.value,
         tokenizer_file=tokenizer_file,
         minimum=minimum,
         size=size,
@@ -76,6 +76,9 @@ def prepare(
         typer.echo(
             f"{name:<6} {split.tokens:>13,} tokens {split.bytes:>13,} bytes {split.documents:>9,} documents"
         )
+    for name, share in (("valid", valid), ("test", test)):
+        if share and name not in header.splits:
+            typer.echo(f"note: there is no {name} split, because too few documents end late enough", err=True)
     typer.echo(
         f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}"
     )

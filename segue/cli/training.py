@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segue.cli.machine import Device, Threads, matmul_peak, use
+from segue.cli.machine import Threads, matmul_peak, use
 from segue.cli.progress import Progress, duration
 from segue.errors import ConfigError
 
@@ -44,7 +44,9 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Of weights and dropout; the same as --set train.seed.")
     ] = None,
-    device: Device = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="Where to compute: cpu, cuda, …; resuming, where it was.")
+    ] = None,
     threads: Threads = 0,
 ) -> None:
     """Train a model, or go on with a run.
@@ -52,14 +54,14 @@ def train(
     Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
     to the last bit. A finished run is extended by --resume RUN --set train.steps=…
     """
-    use(threads, device)
+    use(threads, device or "cpu")
     from segue.training import run as runs
 
     stop = _stop_on_signals()
     changes = list(change or []) + ([] if seed is None else [f"train.seed={seed}"])
     with Progress("tokens") as progress:
         if resume is not None:
-            watch = _Watch(progress, device)
+            watch = _Watch(progress, device or "cpu")
             runs.resume(resume, changes=changes, data=data, device=device, watch=watch, interrupted=stop)
             folder = resume
         else:
@@ -69,8 +71,10 @@ def train(
                 )
             chosen, bundle = _recipe(recipe, changes, data, begin_with)
             folder = output or Path("runs") / Path(recipe).stem
-            watch = _Watch(progress, device)
-            runs.train(chosen, data, folder, begin_with=bundle, device=device, watch=watch, interrupted=stop)
+            watch = _Watch(progress, device or "cpu")
+            runs.train(
+                chosen, data, folder, begin_with=bundle, device=device or "cpu", watch=watch, interrupted=stop
+            )
     if watch.reason == "interrupted":
         typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
         raise typer.Exit(1)
@@ -93,7 +97,8 @@ def _recipe(
     if bundle is not None:
         values = {**values, "model": bundle.model.config.model_dump(mode="json")}
     values = with_changes(values, changes)
-    values.setdefault("model", {}).setdefault("vocab", open_corpus(data).header.vocab)
+    if isinstance(values.setdefault("model", {}), dict):
+        values["model"].setdefault("vocab", open_corpus(data).header.vocab)
     return Recipe(**values), bundle
 
 

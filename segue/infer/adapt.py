@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from segue.config import Reading, Settings
-from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent
+from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent, targets_of
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 from segue.text.corpus import Stream
@@ -37,11 +37,11 @@ def mean_squares(
     model: TransformerXL, stream: Stream, reading: Reading, tokens: int, report: Report = silent
 ) -> dict[str, Tensor]:
     """The mean square of each weight's gradient over training text, segment by segment."""
-    total = min(tokens, len(stream.ids) - 1)
+    total = targets_of(stream, tokens)
     squares = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
     memory: Memory = model.start(reach=reading.reach)
     count = 0
-    for segment in segments(stream, reading.segment, total, documents=True):
+    for segment in segments(stream, reading, total):
         memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)[1]
         for name, weight in model.named_parameters():
             assert weight.grad is not None
@@ -71,18 +71,18 @@ def evaluate_dynamic(
     sizes = {name: square.sqrt() for name, square in squares.items()}
     mean = float(sum(size.sum() for size in sizes.values()) / sum(size.numel() for size in sizes.values()))
     pulls = {name: (dynamic.decay * size / mean).clamp(max=1) for name, size in sizes.items()}
-    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    total = targets_of(stream, limit)
     memory: Memory = model.start(reach=reading.reach)
     nats, done = 0.0, 0
     try:
-        for segment in segments(stream, reading.segment, total, documents=True):
+        for segment in segments(stream, reading, total):
             surprise, memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)
             nats, done = nats + surprise, done + segment.targets.numel()
             with torch.no_grad():
                 for name, weight in model.named_parameters():
                     assert weight.grad is not None
-                    weight.sub_(dynamic.rate * weight.grad / (sizes[name] + dynamic.epsilon))
-                    weight.add_(pulls[name] * (trained[name] - weight))
+                    step = dynamic.rate * weight.grad / (sizes[name] + dynamic.epsilon)
+                    weight.add_(pulls[name] * (trained[name] - weight) - step)
             report("evaluating", done, total)
     finally:
         with torch.no_grad():
@@ -115,17 +115,17 @@ def evaluate_cached(
     report: Report = silent,
 ) -> Score:
     """P = (1 - λ) p_model + λ p_cache, where the cache speaks for the tokens that followed states like this one."""
-    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    total = targets_of(stream, limit)
     memory: Memory = model.projected(model.start(reach=reading.reach))
     device = memory.rows[0].device
     states = torch.zeros(0, model.config.width, device=device, dtype=memory.rows[0].dtype)
     followers = torch.zeros(0, dtype=torch.int64, device=device)
     nats, done = 0.0, 0
-    for segment in segments(stream, reading.segment, total, documents=True):
+    for segment in segments(stream, reading, total):
         hidden, memory = model(segment.tokens.to(device), memory, starts=segment.starts)
         targets = segment.targets.to(device)
         states, followers = torch.cat([states, hidden[0]]), torch.cat([followers, targets[0]])
-        recent = cache_logprobs(states, followers, len(targets[0]), cache.flatness)
+        recent = cache_logprobs(states, followers, len(targets[0]), cache)
         own = -model.nats(hidden, targets)[0]
         mixed = torch.logaddexp(
             own + torch.log1p(own.new_tensor(-cache.weight)), recent + own.new_tensor(cache.weight).log()
@@ -139,15 +139,16 @@ def evaluate_cached(
     return scored(stream, nats, total)
 
 
-def cache_logprobs(states: Tensor, followers: Tensor, newest: int, flatness: float) -> Tensor:
+def cache_logprobs(states: Tensor, followers: Tensor, newest: int, cache: Cache) -> Tensor:
     """(T,) What the cache gives to the token that really followed each of the `newest` states.
 
-    Each sees the states (N, C) before it, whose followers (N,) are known by then.
+    Each sees the `size` states of (…, C) before it, whose followers (…,) are known by then.
     """
     older = len(states) - newest
-    likeness = flatness * states[older:] @ states.T
+    likeness = cache.flatness * states[older:] @ states.T
     places = torch.arange(len(states), device=states.device)
-    likeness = likeness.masked_fill(places >= places[older:, None], float("-inf"))
+    back = places[older:, None] - places
+    likeness = likeness.masked_fill((back < 1) | (back > cache.size), float("-inf"))
     same = followers == followers[older:, None]
     together = likeness.logsumexp(dim=1)
     right = likeness.masked_fill(~same, float("-inf")).logsumexp(dim=1)

@@ -6,6 +6,7 @@ Letters: B lanes, T tokens in the segment, M states in memory.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nats / self.tokens)
+        return math.exp(min(700.0, self.nats / self.tokens))
 
     @property
     def word_perplexity(self) -> float | None:
@@ -54,15 +55,21 @@ class Score:
 
 
 def scored(stream: Stream, nats: float, tokens: int) -> Score:
-    """The score of `tokens` targets, with their share of the split's bytes and words."""
-    share = tokens / len(stream.ids)
-    return Score(nats, tokens, stream.split.bytes * share, stream.split.words * share)
+    """The score of the first `tokens` targets, with the bytes and words that they stand for."""
+    if tokens == len(stream.ids) - 1:
+        share = tokens / len(stream.ids)  # all but the first token
+        return Score(nats, tokens, stream.split.bytes * share, stream.split.words * share)
+    text = stream.text(1, tokens + 1)
+    words = len(text.split()) + text.count(b"\n") if stream.split.words else 0
+    return Score(nats, tokens, len(text), words)
 
 
-def segments(stream: Stream, length: int, limit: int, *, documents: bool) -> Iterator[Segment]:
+def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = True) -> Iterator[Segment]:
     """One lane from its beginning; all but the first of the tokens up to `limit` + 1 are targets once."""
-    for begin in range(0, limit, length):
-        end = min(begin + length, limit)
+    edges = list(range(0, limit, reading.segment))
+    if documents and reading.reach.initial == "zeros":  # which begins at a segment's first token only
+        edges = sorted({*edges, *stream.starts[stream.starts < limit].tolist()})
+    for begin, end in pairwise([*edges, limit]):
         tokens = torch.from_numpy(np.asarray(stream.ids[begin : end + 1]).astype(np.int64))[None]
         yield Segment(tokens[:, :-1], tokens[:, 1:], _starts(stream, begin, end, documents))
 
@@ -91,11 +98,11 @@ def evaluate(
     report: Report = silent,
 ) -> Score:
     """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
-    total = _targets(stream, limit)
+    total = targets_of(stream, limit)
     device = model.vocabulary.tables[0].device
     memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
     plan = (
-        segments(stream, reading.segment, total, documents=documents)
+        segments(stream, reading, total, documents=documents)
         if lanes == 1
         else _side_by_side(model, stream, reading, lanes, total, documents)
     )
@@ -113,10 +120,13 @@ def evaluate(
     return scored(stream, nats, total)
 
 
-def _targets(stream: Stream, limit: int | None) -> int:
+def targets_of(stream: Stream, limit: int | None) -> int:
+    """How many tokens are scored."""
     total = min(limit or len(stream.ids), len(stream.ids) - 1)
     if total < 1:
-        raise InputError(f"the stream has {len(stream.ids)} tokens; two are needed to predict one")
+        raise InputError(
+            f"found {len(stream.ids)} tokens and a limit of {limit}; two are needed to predict one"
+        )
     return total
 
 
@@ -131,6 +141,8 @@ def _side_by_side(
     config, segment, reach = model.config, reading.segment, reading.reach
     if config.encoding not in (*RELATIVE, "none") and reach.positions == "onward":
         raise InputError(f"encoding {config.encoding!r} counts from the beginning: read it in one lane")
+    if documents and reach.initial == "zeros" and len(stream.starts) > 1:
+        raise InputError("a memory of zeros begins at a segment's edge, so documents are read in one lane")
     part = math.ceil(total / lanes / segment) * segment
     before = math.ceil(config.layers * (reach.memory + segment) / segment) * segment
     begins = np.arange(lanes)[:, None] * part
@@ -144,7 +156,7 @@ def _side_by_side(
         tokens = torch.from_numpy(stream.ids[inside].astype(np.int64))
         targets = torch.from_numpy(stream.ids[inside + 1].astype(np.int64))
         unscored = torch.from_numpy(~real) if moment >= 0 else torch.ones_like(targets, dtype=torch.bool)
-        starts = torch.from_numpy(real & (places > 0) & np.isin(places, stream.starts)) if documents else None
+        starts = torch.from_numpy(real & (places > 0) & stream.begins(places)) if documents else None
         lengths = None if real.all() else torch.from_numpy(real.sum(axis=1))
         yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths)
 
@@ -153,27 +165,28 @@ def _side_by_side(
 def evaluate_sliding(
     model: TransformerXL,
     stream: Stream,
-    window: int,
+    reading: Reading,
     *,
     limit: int | None = None,
     batch: int = 16,
     report: Report = silent,
 ) -> Score:
-    """The vanilla way: for every single target, read the `window` tokens before it anew."""
-    total = _targets(stream, limit)
+    """The vanilla way: for every single target, read anew the segment before it, as far as its document goes."""
+    total = targets_of(stream, limit)
     device = model.vocabulary.tables[0].device
     positions = "onward" if model.config.encoding in RELATIVE else "restart"
-    reach = Reach(memory=0, positions=positions)
+    reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span, positions=positions)
     nats = 0.0
     for first in range(0, total, batch):
         places = np.arange(first, min(first + batch, total))
-        begins = np.maximum(0, places - window + 1)
+        document = stream.starts[np.searchsorted(stream.starts, places, side="right") - 1]
+        begins = np.maximum(document, places - reading.segment + 1)
         width = int((places - begins).max()) + 1
         columns = np.minimum(begins[:, None] + np.arange(width), len(stream.ids) - 1)
         tokens = torch.from_numpy(stream.ids[columns].astype(np.int64)).to(device)
         lengths = torch.from_numpy(places - begins + 1)
         hidden, _ = model(tokens, model.start(lanes=len(places), reach=reach), lengths=lengths)
-        newest = hidden[torch.arange(len(places)), (lengths - 1).to(device)]
+        newest = hidden[torch.arange(len(places), device=device), (lengths - 1).to(device)]
         targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device)
         nats += model.nats(newest, targets).double().sum().item()
         report("sliding", int(places[-1]) + 1, total)

@@ -19,14 +19,16 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     """(B,) One token for each lane, from log-probabilities (B, V)."""
     if sampling.temperature == 0:
         return logprobs.argmax(dim=-1)
-    kept = narrowed(logprobs.float() / sampling.temperature, sampling)
+    # the likeliest at 0, so that no temperature, however low, leaves nothing to choose from
+    likelihood = logprobs.double() - logprobs.double().amax(dim=-1, keepdim=True)
+    kept = narrowed(likelihood / sampling.temperature, sampling)
     return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
 
 
 def narrowed(logits: Tensor, sampling: Sampling) -> Tensor:
     """Without all but the `top_k` likeliest, and without what lies beyond `top_p` of the probability.
 
-    The likeliest token always stays; tokens as likely as the last one kept stay with it.
+    The likeliest token always stays.
     """
     if sampling.top_k and sampling.top_k < logits.size(-1):
         least = logits.topk(sampling.top_k).values[..., -1:]

@@ -72,12 +72,10 @@ def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | N
     """A session that has read nothing; with another memory than the bundle's own if one is given."""
     if bundle.tokenizer is None:
         raise InputError("this bundle has no tokenizer, so it cannot read text; import it with --vocab")
-    reading = bundle.reading
-    if reach is not None:
-        reading = Reading(segment=reading.segment, reach=reach)
-    elif memory is not None:
-        changed = reading.reach.model_dump() | {"memory": memory, "span": None}
-        reading = Reading(segment=reading.segment, reach=Reach(**changed))
+    default = bundle.reading
+    reading = (
+        default.changed(memory=memory) if reach is None else Reading(segment=default.segment, reach=reach)
+    )
     return Session(bundle.tokenizer, start_reader(bundle.model, reading))
 
 

@@ -119,6 +119,8 @@ def _folder_weights(folder: Path) -> dict[str, Tensor]:
 
 def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The weights, and the config if the file's metadata carries one."""
+    if not path.is_file():
+        raise SourceError(f"{path} is no file")
     try:
         with safe_open(path, "pt") as file:
             inside = (file.metadata() or {}).get("config")
@@ -147,7 +149,7 @@ def _load_tensors_only(path: Path) -> dict[str, Tensor]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    if not path.is_file():
         raise SourceError(f"there is no config at {path}; name it with --config")
     return _parsed(path.read_text(encoding="utf-8", errors="replace"), path)
 

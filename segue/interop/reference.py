@@ -94,7 +94,7 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
         attn_type=_attention_type(ours),
         clamp_len=reach.clamp or -1,
         same_length=reach.span is not None and reach.span == reach.memory,
-        tgt_len=ours.table if ours.encoding in ("learned", "per-layer") else read.segment,
+        tgt_len=_segment_that_fits(ours, read),
         mem_len=reach.memory,
         dropout=ours.dropout,
         dropatt=ours.attention_dropout,
@@ -171,7 +171,7 @@ def _reach(theirs: ReferenceConfig) -> Reach:
 
 def _sinusoids_from_the_end(theirs: ReferenceConfig, kind: torch.dtype) -> Tensor:
     """(T, C) Row p is their sinusoid for place p of a segment: that of T-1-p, clamped."""
-    back = torch.arange(theirs.tgt_len - 1, -1, -1)
+    back = torch.arange(theirs.tgt_len - 1, -1, -1, device="cpu")
     return sinusoids(back.clamp(0, theirs.clamp_len if theirs.clamp_len > 0 else None), theirs.d_model, kind)
 
 
@@ -185,6 +185,26 @@ def _attention_type(ours: XLConfig) -> int:
             "per-layer u and v are in Hugging Face's layout: try --layout huggingface"
         )
     return ENCODINGS.index(ours.encoding)
+
+
+def _segment_that_fits(ours: XLConfig, read: Reading) -> int:
+    """Their tables have tgt_len + mem_len rows, and absolute ones no memory."""
+    if not ours.table:
+        return read.segment
+    if ours.encoding == "per-layer" and ours.heads * ours.head_width != ours.width:
+        raise SourceError(
+            "the authors' code has per-layer positions only where heads × head_width is the width"
+        )
+    memory = read.reach.memory
+    if ours.encoding != "shaw" and memory:
+        raise SourceError(
+            f"the authors' code carries no memory with absolute positions; found memory {memory}"
+        )
+    if ours.table <= memory:
+        raise SourceError(
+            f"their table has a row for each of memory and segment; found {ours.table} for {memory}"
+        )
+    return ours.table - memory
 
 
 def _check_sinusoids(table: Tensor, theirs: ReferenceConfig) -> None:

@@ -53,14 +53,14 @@ class Attention(nn.Module):
         return projected
 
     def forward(
-        self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, seen: Tensor | None
+        self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, mask: Tensor | None
     ) -> Tensor:
-        """What the queries in `hidden` (B, T, C) gather from the keys that they see."""
+        """What the queries in `hidden` (B, T, C) gather from the keys that `mask` lets them see."""
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
         key, value = keys_values.unbind(dim=2)
         scores = attention_scores(query, key, relation) * self.scale
-        if seen is not None:
-            scores = scores.masked_fill(~seen, float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
         weights = self.dropout(scores.softmax(dim=-1))
         gathered = torch.einsum("bhts,bshd->bthd", weights, value)
         out: Tensor = self.out(gathered.flatten(2))

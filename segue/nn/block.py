@@ -42,13 +42,13 @@ class Block(nn.Module):
         return self.attention.project(self.attention_norm(states) if self.pre else states)
 
     def forward(
-        self, hidden: Tensor, past: Tensor, relation: Relation | None, seen: Tensor | None
+        self, hidden: Tensor, past: Tensor, relation: Relation | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The layer's output (B, T, C), and the keys and values of its input (B, T, 2, H, D)."""
         entering = self.attention_norm(hidden) if self.pre else hidden
         fresh = self.attention.project(entering)
         keys_values = torch.cat([past, fresh], dim=1)
-        hidden = hidden + self.dropout(self.attention(entering, keys_values, relation, seen))
+        hidden = hidden + self.dropout(self.attention(entering, keys_values, relation, mask))
         if self.pre:
             return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))), fresh
         hidden = self.attention_norm(hidden)

@@ -44,7 +44,7 @@ class Memory:
 
     def extended(self, fresh: Sequence[Tensor], passage: Passage) -> Self:
         """The memory after one more segment; the oldest rows fall off."""
-        read, began = passage.read, passage.newest_start[:, -1]
+        read, began = passage.counts, passage.newest_start[:, -1]
         lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.memory)
         seen = torch.where(began < 0, self.seen + read, read - began)
         pairs = zip(self.rows, fresh, strict=True)
@@ -54,17 +54,25 @@ class Memory:
                 torch.cat([last(old, size - passage.size), last(new.detach(), size)], 1) for old, new in pairs
             )
         else:
-            rows = tuple(
-                _newest_before_padding(torch.cat([old, new.detach()], 1), self.size + read, size)
-                for old, new in pairs
-            )
+            place = _newest_before_padding(self.size + read, size).to(self.rows[0].device)
+            lane = torch.arange(self.lanes, device=place.device)[:, None]
+            rows = tuple(torch.cat([old, new.detach()], 1)[lane, place] for old, new in pairs)
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These lanes in this order: for beams, or to drop streams that ended. A lane may be taken twice."""
-        chosen = torch.as_tensor(index, dtype=torch.int64, device=HOST)
-        if chosen.dim() != 1 or not len(chosen) or int(chosen.min()) < 0 or int(chosen.max()) >= self.lanes:
-            raise InputError(f"select wants lanes between 0 and {self.lanes - 1}; found {chosen.tolist()}")
+        chosen = torch.as_tensor(index, device=HOST)
+        whole = chosen.dtype in (torch.int64, torch.int32) or not chosen.numel()
+        if (
+            not whole
+            or chosen.dim() != 1
+            or not len(chosen)
+            or int(chosen.min()) < 0
+            or int(chosen.max()) >= self.lanes
+        ):
+            raise InputError(
+                f"select wants numbers of lanes between 0 and {self.lanes - 1}; found {chosen.tolist()}"
+            )
         lengths = self.lengths[chosen]
         on_device = chosen.to(self.rows[0].device)
         rows = tuple(last(row, int(lengths.max())).index_select(0, on_device) for row in self.rows)
@@ -101,7 +109,9 @@ class Memory:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything but the reach, by name, for a checkpoint."""
-        rows = {f"rows.{layer}": row.contiguous() for layer, row in enumerate(self.rows)}
+        rows = {
+            f"rows.{layer}": row.clone() for layer, row in enumerate(self.rows)
+        }  # none shares another's storage
         return {**rows, "lengths": self.lengths, "seen": self.seen}
 
     @classmethod
@@ -124,10 +134,9 @@ class ProjectedMemory(Memory):
     """The keys and values that each layer made of its inputs, (B, M, 2, H, D): right while the weights stand still."""
 
 
-def _newest_before_padding(rows: Tensor, ends: Tensor, count: int) -> Tensor:
-    """Of each lane the `count` rows before its end. Rows before its beginning are anything: they get masked."""
-    index = (ends[:, None] - count + torch.arange(count, device=HOST)).clamp(min=0).to(rows.device)
-    return rows[torch.arange(len(rows), device=rows.device)[:, None], index]
+def _newest_before_padding(ends: Tensor, count: int) -> Tensor:
+    """(B, count) The places of each lane's rows before its end. Those before its beginning are anything: masked."""
+    return (ends[:, None] - count + torch.arange(count, device=HOST)).clamp(min=0)
 
 
 def _padded_to(rows: Tensor, size: int) -> Tensor:
@@ -142,8 +151,12 @@ def _check_joinable(first: Memory, other: Memory) -> None:
             f"join wants memories of one kind and reach; found {type(first).__name__} with {first.reach!r} "
             f"and {type(other).__name__} with {other.reach!r}; use resized() or projected() first"
         )
-    if [row.shape[2:] for row in first.rows] != [row.shape[2:] for row in other.rows]:
-        raise InputError("join wants memories of one model; these have other layers or widths")
+    if [(row.shape[2:], row.dtype, row.device) for row in first.rows] != [
+        (row.shape[2:], row.dtype, row.device) for row in other.rows
+    ]:
+        raise InputError(
+            "join wants memories of one model; these have other layers, widths, precision or device"
+        )
 
 
 def _taken_apart(memory: Memory) -> tuple[list[Any], Reach]:

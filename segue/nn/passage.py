@@ -25,7 +25,7 @@ class Passage:
     lengths: Tensor | None = None  # (B,): what follows is padding; None: all lanes are full
 
     @property
-    def read(self) -> Tensor:
+    def counts(self) -> Tensor:
         """(B,) How many tokens each lane really reads."""
         return torch.full((self.lanes,), self.size, device=HOST) if self.lengths is None else self.lengths
 

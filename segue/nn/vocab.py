@@ -72,7 +72,19 @@ class Vocabulary(nn.Module):
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(…) The surprise of each target, -log p, in the order of the tokens."""
-        rows, wanted = hidden.flatten(0, -2), targets.flatten().long()
+        if hidden.shape[:-1] != targets.shape:
+            raise InputError(
+                f"hidden states {tuple(hidden.shape)} want targets {tuple(hidden.shape[:-1])}; "
+                f"found {tuple(targets.shape)}: one target for each state, the token that follows it"
+            )
+        try:
+            return self._nats(hidden.flatten(0, -2), targets.flatten().long()).view(targets.shape)
+        except (IndexError, RuntimeError):  # as in `embed`
+            self.check(targets)
+            raise
+
+    def _nats(self, rows: Tensor, wanted: Tensor) -> Tensor:
+        """(R,) A token of a tail costs the choice of its tail, and the choice within it."""
         edges = self.config.edges
         head = wanted
         for cluster in range(1, self.config.clusters):
@@ -84,7 +96,7 @@ class Vocabulary(nn.Module):
             chosen = (head == edges[1] + cluster - 1).nonzero().squeeze(1)
             tail = linear_nats(*self._cluster(cluster, rows[chosen]), wanted[chosen] - edges[cluster])
             nats = nats.index_add(0, chosen, tail)
-        return nats.view(targets.shape)
+        return nats
 
     def logprobs(self, hidden: Tensor) -> Tensor:
         """(…, V) The log-probabilities of all tokens."""

@@ -59,7 +59,7 @@ class TransformerXL(nn.Module):
         self._check(memory, tokens)
         memory, passage = self._with_new_documents(memory, passage)
         device = tokens.device
-        seen = visible(passage, memory.size, memory.lengths, memory.reach.span, device)
+        mask = visible(passage, memory.size, memory.lengths, memory.reach.span, device)
         distances = self.positions.distances(memory.size + passage.size, memory.reach.clamp)
         places = self._places(memory, passage).to(device)
 
@@ -68,7 +68,7 @@ class TransformerXL(nn.Module):
         for layer, block in enumerate(self.blocks):
             hidden = self.positions.entering(layer, hidden, places)
             past = self._past(block, memory, layer)
-            after, fresh = block(hidden, past, self.positions.relation(layer, distances), seen)
+            after, fresh = block(hidden, past, self.positions.relation(layer, distances), mask)
             remembered.append(fresh if isinstance(memory, ProjectedMemory) else hidden)
             hidden = after
         hidden = self.dropout(hidden)
@@ -146,12 +146,13 @@ class TransformerXL(nn.Module):
                 "start as many lanes as you read, or use memory.select() and join()"
             )
         kind = self.vocabulary.tables[0].dtype
-        if rows.device != tokens.device or (
+        home = self.vocabulary.tables[0].device
+        if not rows.device == tokens.device == home or (
             rows.dtype != kind and not torch.is_autocast_enabled(rows.device.type)
         ):
             raise InputError(
-                f"the memory is {rows.dtype} on {rows.device}, the model {kind} and the tokens on {tokens.device}; "
-                "use memory.to(), or begin with model.start()"
+                f"the memory is {rows.dtype} on {rows.device}, the model {kind} on {home}, the tokens on "
+                f"{tokens.device}; use .to(device), or begin with model.start()"
             )
 
 

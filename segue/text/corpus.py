@@ -57,6 +57,19 @@ class Stream:
     ids: np.ndarray[Any, Any]  # memory-mapped
     starts: np.ndarray[Any, Any]  # ascending; the first is 0
     split: Split
+    tokenizer: Tokenizer
+
+    def begins(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Whether a document begins at each of the places. (`np.isin` would sort all documents every time.)"""
+        newest = (
+            np.searchsorted(self.starts, places, side="right") - 1
+        )  # of a place before the first: the last
+        found: np.ndarray[Any, Any] = self.starts[newest] == places
+        return found
+
+    def text(self, begin: int, end: int) -> bytes:
+        """What a range of tokens stands for."""
+        return self.tokenizer.decode(self.ids[begin:end].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +87,7 @@ class Corpus:
         ids = np.memmap(self.folder / IDS, dtype=self.header.width, mode="r")[found.begin : found.end]
         ends = np.fromfile(self.folder / ENDS, dtype="<u8").astype(np.int64)
         inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin
-        return Stream(ids, np.concatenate([[0], inside]), found)
+        return Stream(ids, np.concatenate([[0], inside]), found, self.tokenizer)
 
 
 def open_corpus(folder: Path | str) -> Corpus:

@@ -55,7 +55,7 @@ class Lanes:
         begins = (np.arange(self.lanes) * size // self.lanes + position) % size
         places = (begins[:, None] + np.arange(length + 1)) % size
         tokens = torch.from_numpy(self.stream.ids[places].astype(np.int64))
-        starts = torch.from_numpy(np.isin(places[:, :-1], self.stream.starts)) if self.documents else None
+        starts = torch.from_numpy(self.stream.begins(places[:, :-1])) if self.documents else None
         if starts is not None and not starts.any():
             starts = None
         return Segment(tokens[:, :-1], tokens[:, 1:], starts)

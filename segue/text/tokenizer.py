@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as TokenizerFile
 
 from segue.errors import InputError, SourceError
@@ -93,19 +93,13 @@ class TextTokenizer:
         return self._size
 
     def encode(self, text: bytes) -> Sequence[int]:
-        decoded = unicode(text)
-        try:
-            ids: Sequence[int] = self._file.encode(decoded, add_special_tokens=False).ids
-        except Exception as error:  # the library raises bare Exceptions
-            raise InputError(
-                f"the tokenizer has no id for some of this text ({error}); use one that knows {UNK}"
-            ) from None
+        ids: Sequence[int] = self._encoding(unicode(text)).ids
         return ids
 
     def spans(self, text: bytes) -> tuple[Sequence[int], list[bytes]]:
         """Blanks belong to the token behind them; of tokens that share a character the first has it."""
         decoded = unicode(text)
-        encoding = self._file.encode(decoded, add_special_tokens=False)
+        encoding = self._encoding(decoded)
         stretches, at = [], 0
         for _, end in encoding.offsets:
             stretches.append(decoded[at : max(at, end)].encode())
@@ -113,6 +107,14 @@ class TextTokenizer:
         if stretches:
             stretches[-1] += decoded[at:].encode()
         return encoding.ids, stretches
+
+    def _encoding(self, text: str) -> Encoding:
+        try:
+            return self._file.encode(text, add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exceptions
+            raise InputError(
+                f"the tokenizer has no id for some of this text ({error}); use one that knows {UNK}"
+            ) from None
 
     def decode(self, ids: Sequence[int]) -> bytes:
         text: str = self._file.decode(list(ids), skip_special_tokens=False)

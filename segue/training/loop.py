@@ -52,7 +52,7 @@ class Training:
         lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents)
         objective = Objective(self.state.model)
         begin = time.monotonic() - counters.seconds
-        reason = "steps"
+        reason = ""
         yield self._begin()
         while self.state.counters.step < train.steps:
             loss = self._step(objective, lanes)
@@ -60,20 +60,18 @@ class Training:
             self._count(step=self.state.counters.step + 1, seconds=seconds)
             step = self.state.counters.step
             yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, train), "seconds": seconds})
-            if train.validate_every and step % train.validate_every == 0:
+            if _due(step, train.validate_every):
                 yield self._validate()
-                if train.patience and self.state.counters.stale >= train.patience:
-                    reason = "plateau"
-                    break
-            stop = self._stop_reason(seconds)
-            if stop:
-                reason = stop
+            reason = self._stop_reason(seconds)
+            if reason:
                 break
-            if train.save_every and step % train.save_every == 0 and step < train.steps:
+            if _due(step, train.save_every) or self.state.counters.best_step == step:
                 yield self._save()
         yield self._save()
         yield Event(
-            "done", self.state.counters.step, {"reason": reason, "seconds": self.state.counters.seconds}
+            "done",
+            self.state.counters.step,
+            {"reason": reason or "steps", "seconds": self.state.counters.seconds},
         )
 
     def _begin(self) -> Event:
@@ -91,7 +89,9 @@ class Training:
     def _stop_reason(self, seconds: float) -> str:
         if self.interrupted():
             return "interrupted"
-        minutes = self.recipe.train.minutes
+        minutes, patience = self.recipe.train.minutes, self.recipe.train.patience
+        if patience and self.state.counters.stale >= patience:
+            return "plateau"
         return "minutes" if minutes is not None and seconds >= 60 * minutes else ""
 
     def _step(self, objective: Objective, lanes: Lanes) -> float:
@@ -108,7 +108,9 @@ class Training:
             loss.backward()
             total += loss.item()
             state.memories[chunk] = memory
-        torch.nn.utils.clip_grad_norm_(state.model.parameters(), train.clip)
+        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), train.clip)
+        if not norm.isfinite():
+            raise TrainingError(self._not_finite("the gradient is not finite at"))
         set_rate(state.optimizers, rate_at(state.counters.step, train))
         for optimizer in state.optimizers:
             optimizer.step()
@@ -126,12 +128,12 @@ class Training:
             return
         rows = nats.detach().isfinite().all(dim=1)
         lane = chunk * len(nats) + int((~rows).nonzero()[0])
+        raise TrainingError(self._not_finite(f"the loss of lane {lane} is not finite at"))
+
+    def _not_finite(self, what: str) -> str:
         kept = checkpoints(self.run)
-        raise TrainingError(
-            f"the loss is not finite at step {self.state.counters.step + 1}, in lane {lane}; "
-            + (f"the last good checkpoint is {kept[-1]}; " if kept else "")
-            + "try a lower rate, a longer warm-up or a smaller clip"
-        )
+        good = f"the last good checkpoint is {kept[-1]}; " if kept else ""
+        return f"{what} step {self.state.counters.step + 1}; {good}try a lower rate, a longer warm-up or a smaller clip"
 
     def _validate(self) -> Event:
         """Read the validation split with a memory of its own; training's is left alone."""
@@ -146,7 +148,6 @@ class Training:
         nats = score.nats / score.tokens
         if counters.best is None or nats < counters.best:
             self._count(best=nats, best_step=counters.step, stale=0)
-            self._save()
         else:
             self._count(stale=counters.stale + 1)
         values = {
@@ -162,6 +163,10 @@ class Training:
 
     def _count(self, **changes: Any) -> None:
         self.state.counters = self.state.counters.model_copy(update=changes)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _chunks(segment: Segment, count: int) -> Iterator[Segment]:

@@ -24,7 +24,7 @@ from segue.text.lanes import Lanes
 from segue.text.tokenizer import digest
 from segue.training.log import Log
 from segue.training.loop import Event, Training
-from segue.training.state import fresh_state, load_state
+from segue.training.state import fresh_state, load_state, save_state
 
 EXTENDABLE = ("steps", "minutes", "patience", "validate_every", "validate_tokens", "save_every", "keep")
 """What of a recipe may change when a run goes on: how long, how often; never what it computes."""
@@ -51,15 +51,17 @@ def train(
     if run.exists():
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
     _check_fit(recipe, corpus, begin_with)
-    Lanes(corpus.stream("train"), recipe.train.lanes).segment(
-        0, recipe.train.segment
-    )  # is there enough text?
+    _check_feasible(recipe, corpus, device)
     state = fresh_state(recipe, torch.device(device), None if begin_with is None else begin_with.model)
-    run.mkdir(parents=True)
+    try:
+        run.mkdir(parents=True)
+    except OSError as error:
+        raise TrainingError(f"{run} could not be made: {error.strerror}") from None
     (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
     write_json(run / "run.json", _circumstances(corpus, device))
-    training = Training(recipe, run, corpus, state, torch.device(device), interrupted)
-    _watched(training, watch)
+    if begin_with is not None:  # a run that is killed before its first checkpoint must not begin from nothing
+        save_state(run, state, recipe, corpus.tokenizer)
+    _watched(Training(recipe, run, corpus, state, torch.device(device), interrupted), watch)
     return run
 
 
@@ -68,7 +70,7 @@ def resume(
     *,
     changes: Sequence[str] = (),
     data: Path | str | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     watch: Watch = unwatched,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Path:
@@ -80,12 +82,15 @@ def resume(
         )
     recipe = _extended(run, changes)
     told = read_json(run / "run.json")
+    device = device or str(told["device"])
     corpus = open_corpus(data or told["data"])
     if corpus.header.checksums != told["checksums"]:
         raise TrainingError(
             f"{corpus.folder} is not the corpus that {run} was trained on; give that one with --data"
         )
     warnings: list[str] = []
+    if device != told["device"]:
+        warnings.append(f"on {device} now and on {told['device']} before: the last bits will differ")
     if checkpoints(run):
         state = load_state(run, recipe, torch.device(device), warnings)
     else:  # it was killed before it could save: begin again
@@ -140,6 +145,22 @@ def _check_fit(recipe: Recipe, corpus: Corpus, begin_with: Bundle | None) -> Non
         raise TrainingError(
             f"{corpus.folder} was not prepared with the bundle's tokenizer; "
             "prepare it again with --tokenizer file --tokenizer-file BUNDLE/tokenizer.json"
+        )
+
+
+def _check_feasible(recipe: Recipe, corpus: Corpus, device: str) -> None:
+    """What would stop the run later is better known before it begins."""
+    train, model = recipe.train, recipe.model
+    Lanes(corpus.stream("train"), train.lanes).segment(0, train.segment)  # is there enough text?
+    if train.validate_every:
+        corpus.stream("valid")
+    if train.precision == "bfloat16" and device == "cpu":
+        raise TrainingError("train.precision bfloat16 is for GPUs; on a CPU use float32")
+    limited = model.encoding in ("learned", "per-layer")
+    if limited and (train.positions == "onward" or train.segment > model.table):
+        raise TrainingError(
+            f"encoding {model.encoding!r} has {model.table} positions and training never stops counting; "
+            "train isolated segments: train.memory=0, train.positions='restart', and a segment that fits"
         )
 
 

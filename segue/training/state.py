@@ -61,7 +61,10 @@ class State:
 def fresh_state(recipe: Recipe, device: torch.device, model: TransformerXL | None = None) -> State:
     """The beginning of a run, from nothing or from the weights of a model."""
     torch.manual_seed(recipe.train.seed)
-    built = (model or TransformerXL(recipe.model)).to(device).train()
+    built = TransformerXL(recipe.model)
+    if model is not None:
+        built.load_state_dict(model.state_dict())
+    built = built.to(device).train()
     lanes = recipe.train.lanes // recipe.train.accumulate
     memories: list[Memory] = [
         built.start(lanes=lanes, reach=recipe.train.reach) for _ in range(recipe.train.accumulate)
@@ -72,6 +75,10 @@ def fresh_state(recipe: Recipe, device: torch.device, model: TransformerXL | Non
 def save_state(run: Path, state: State, recipe: Recipe, tokenizer: Tokenizer) -> Path:
     """Write a checkpoint, and remove those that are neither the best nor among the newest."""
     target = run / CHECKPOINTS / f"step-{state.counters.step:08d}"
+    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving
+        shutil.rmtree(leftover)
+    if target.exists():  # resumed here, and nothing has happened since
+        return target
     with whole_folder(target) as folder:
         write_bundle(folder, Bundle(state.model, recipe.reading, tokenizer))
         write_tensors(folder / TENSORS, _tensors(state))
@@ -79,7 +86,7 @@ def save_state(run: Path, state: State, recipe: Recipe, tokenizer: Tokenizer) ->
         seal(folder)
     best = f"step-{state.counters.best_step or 0:08d}"
     for old in checkpoints(run)[: -recipe.train.keep]:
-        if old.name != best:
+        if old.name != best and old != target:
             shutil.rmtree(old)
     return target
 
@@ -92,6 +99,9 @@ def load_state(run: Path, recipe: Recipe, device: torch.device, warnings: list[s
             return _restored(folder, recipe, device)
         except SegueError as error:
             warnings.append(f"passing over a damaged checkpoint: {error}")
+            aside = folder.with_name(f"damaged-{folder.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
     raise BundleError(f"{run} has no whole checkpoint to go on from; start it again")
 
 
@@ -103,7 +113,7 @@ def _tensors(state: State) -> dict[str, Tensor]:
         tensors |= {f"memory/{chunk}/{name}": value for name, value in memory.tensors().items()}
     tensors["random/cpu"] = torch.get_rng_state()
     if state.model.vocabulary.tables[0].is_cuda:
-        tensors["random/cuda"] = torch.cuda.get_rng_state()
+        tensors["random/cuda"] = torch.cuda.get_rng_state(state.model.vocabulary.tables[0].device)
     return tensors
 
 
@@ -122,7 +132,7 @@ def _restored(folder: Path, recipe: Recipe, device: torch.device) -> State:
     state.counters = Counters(**read_json(folder / COUNTERS))
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and device.type == "cuda":
-        torch.cuda.set_rng_state(tensors["random/cuda"])
+        torch.cuda.set_rng_state(tensors["random/cuda"], device)
     return state
 
 

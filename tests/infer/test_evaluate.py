@@ -22,13 +22,14 @@ from segue.infer.adapt import (
 from segue.infer.evaluate import evaluate, evaluate_sliding
 from segue.interop import reference
 from segue.text.corpus import Split, Stream, open_corpus
-from support import VOCAB, build, shape, shapes, some_tokens, whole_reaches
+from segue.text.tokenizer import ByteTokenizer
+from support import build, shape, shapes, some_tokens, whole_reaches
 from test_references import recording
 
 
 def stream_of(tokens: list[int], starts: list[int] | None = None) -> Stream:
     split = Split(begin=0, end=len(tokens), bytes=2 * len(tokens), words=0, documents=1)
-    return Stream(np.array(tokens, dtype=np.uint8), np.array([0, *(starts or [])]), split)
+    return Stream(np.array(tokens, dtype=np.uint8), np.array([0, *(starts or [])]), split, ByteTokenizer())
 
 
 def some_stream(length: int, starts: list[int] | None = None) -> Stream:
@@ -85,13 +86,24 @@ def test_sliding_by_one_gives_every_token_its_whole_window() -> None:
         window = tokens[max(0, place - 4) : place + 1][None]
         hidden, _ = model(window, model.start(reach=Reach(memory=0)))
         expected += model.nats(hidden[:, -1:], tokens[None, place + 1 : place + 2]).item()
-    assert evaluate_sliding(model, stream, 5, batch=4).nats == pytest.approx(expected)
+    assert evaluate_sliding(
+        model, stream, Reading(segment=5, reach=Reach(memory=9)), batch=4
+    ).nats == pytest.approx(expected)
 
 
 def test_sliding_over_everything_equals_memory_for_everything() -> None:
     model, stream = build(shape()), some_stream(15)
     memory = evaluate(model, stream, Reading(segment=3, reach=Reach(memory=15)))
-    assert evaluate_sliding(model, stream, 15).nats == pytest.approx(memory.nats)
+    whole = Reading(segment=15, reach=Reach(memory=0))
+    assert evaluate_sliding(model, stream, whole).nats == pytest.approx(memory.nats)
+
+
+@pytest.mark.parametrize("clamp", [None, 3])
+def test_sliding_stays_within_the_document_and_keeps_the_clamp(clamp: int | None) -> None:
+    model, stream = build(shape()), some_stream(25, [7, 16])
+    memory = evaluate(model, stream, Reading(segment=3, reach=Reach(memory=25, clamp=clamp)))
+    sliding = evaluate_sliding(model, stream, Reading(segment=25, reach=Reach(memory=9, clamp=clamp)))
+    assert sliding.nats == pytest.approx(memory.nats)
 
 
 @pytest.mark.parametrize("name", ["xl-postnorm", "xl-adaptive-div2", "shaw-learned", "absolute-per-layer"])
@@ -131,7 +143,7 @@ DYNAMIC = Dynamic(rate=1e-2, decay=1e-2, gather=60)
 
 
 def test_dynamic_evaluation_by_the_formula() -> None:
-    model, stream = build(shape()), some_stream(13)
+    model, stream = build(shape()), some_stream(19)
     reading = Reading(segment=6, reach=Reach(memory=6))
     squares = mean_squares(model, some_stream(61), reading, 60)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
@@ -146,11 +158,20 @@ def test_dynamic_evaluation_by_the_formula() -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             size = squares[name].sqrt()
-            moved = before[name] - DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon)
-            weight.copy_(moved + (DYNAMIC.decay * size / mean).clamp(max=1) * (before[name] - moved))
-    second, _ = model(tokens[:, 6:12], memory)
-    expected = loss.sum().item() + model.nats(second, tokens[:, 7:13]).sum().item()
-    assert found.nats == pytest.approx(expected)
+            weight.copy_(before[name] - DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon))
+    second, memory = model(tokens[:, 6:12], memory)
+    later = model.nats(second, tokens[:, 7:13])
+    model.zero_grad()
+    later.mean().backward()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            size = squares[name].sqrt()
+            pull = (DYNAMIC.decay * size / mean).clamp(max=1)
+            step = DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon)
+            weight.copy_(weight - step + pull * (before[name] - weight))
+    third, _ = model(tokens[:, 12:18], memory)
+    expected = loss.sum() + later.sum() + model.nats(third, tokens[:, 13:19]).sum()
+    assert found.nats == pytest.approx(expected.item())
 
 
 def test_dynamic_evaluation_at_rate_zero_is_static_to_the_last_bit() -> None:
@@ -170,10 +191,11 @@ def test_dynamic_evaluation_learns_what_repeats() -> None:
 
 def test_the_cache_by_the_formula() -> None:
     states, followers = torch.randn(9, 4, dtype=torch.float64), torch.randint(0, 3, (9,))
-    found = cache_logprobs(states, followers, newest=4, flatness=0.3)
+    found = cache_logprobs(states, followers, newest=4, cache=Cache(size=6, flatness=0.3))
     for place in range(5, 9):
-        weights = torch.exp(0.3 * states[:place] @ states[place])
-        wanted = weights[followers[:place] == followers[place]].sum() / weights.sum()
+        seen = slice(max(0, place - 6), place)
+        weights = torch.exp(0.3 * states[seen] @ states[place])
+        wanted = weights[followers[seen] == followers[place]].sum() / weights.sum()
         assert found[place - 5].exp() == pytest.approx(wanted.item())
 
 
@@ -186,4 +208,25 @@ def test_the_cache_mixes_and_forgets() -> None:
     none = evaluate_cached(model, stream, reading, Cache(size=50, weight=1e-12))
     assert none.nats == pytest.approx(plain.nats)
     assert cached.tokens == plain.tokens == 119
-    assert VOCAB > 9
+    whole = Reach(memory=200)
+    totals = [
+        evaluate_cached(model, stream, Reading(segment=segment, reach=whole), Cache(size=9, weight=0.3)).nats
+        for segment in (1, 4, 30)
+    ]
+    assert totals[1:] == pytest.approx([totals[0]] * 2), "how the stream is cut does not change the cache"
+
+
+def test_a_memory_of_zeros_is_read_document_by_document() -> None:
+    model, stream = build(shape()), some_stream(20, [3, 11])
+    reading = Reading(segment=4, reach=Reach(memory=5, initial="zeros"))
+    assert evaluate(model, stream, reading).tokens == 19
+    with pytest.raises(SegueError, match="read in one lane"):
+        evaluate(model, stream, reading, lanes=2)
+
+
+def test_bytes_of_a_part_are_counted_not_guessed(tmp_path: Path) -> None:
+    corpus = open_corpus(make_corpus(tmp_path, tokenizer="words"))
+    stream = corpus.stream("train")
+    model = build(shape(vocab=corpus.header.vocab))
+    score = evaluate(model, stream, Reading(segment=8, reach=Reach(memory=8)), limit=30)
+    assert score.bytes == len(stream.text(1, 31))

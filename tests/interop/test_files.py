@@ -87,7 +87,8 @@ def test_a_model_goes_through_both_layouts(tmp_path: Path) -> None:
     [
         ({"encoding": "none"}, "reference", "no encoding 'none'"),
         ({"biases": "per-layer"}, "reference", "try --layout huggingface"),
-        ({"encoding": "learned"}, "reference", "this table was learned"),
+        ({"encoding": "learned"}, "reference", "no memory with absolute positions; found memory 4"),
+        ({"encoding": "shaw", "biases": "per-layer", "table": 3}, "reference", "found 3 for 4"),
         ({"encoding": "shaw", "biases": "per-layer"}, "huggingface", "the encoding 'xl' only"),
         ({"cutoffs": (4,), "divisor": 2, "head_projection": False}, "reference", "head has no projection"),
     ],
@@ -99,6 +100,12 @@ def test_what_a_layout_cannot_hold_is_refused(
     with pytest.raises(SegueError, match=match):
         export_bundle(bundle, tmp_path / "out", layout)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_that_were_learned_are_no_sinusoids(tmp_path: Path) -> None:
+    bundle = Bundle(build(shape("learned")), Reading(segment=5, reach=Reach(memory=0, positions="restart")))
+    with pytest.raises(SegueError, match="this table was learned"):
+        export_bundle(bundle, tmp_path / "out", "reference")
 
 
 class Bomb:

@@ -91,8 +91,8 @@ def test_memory_never_exceeds_its_reach(kind: str) -> None:
 
 def test_what_cannot_be_done_is_refused(kind: str) -> None:
     memory = read(build(shape()), kind, 2, [3, 5])
-    for wrong in ([2], [-1], []):
-        with pytest.raises(InputError, match="lanes between 0 and 1"):
+    for wrong in ([2], [-1], [], [True, False], [0.5]):
+        with pytest.raises(InputError, match="numbers of lanes between 0 and 1"):
             memory.select(wrong)
     with pytest.raises(InputError, match="one kind and reach"):
         memory.join([memory, memory.resized(Reach(memory=2))])

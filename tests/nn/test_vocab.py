@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from segue.errors import SegueError
 from segue.nn import vocab
 from support import build, shape, some_tokens
 
@@ -53,3 +54,13 @@ def test_training_never_holds_more_than_one_chunk_of_logits(
         model.nats(hidden, targets).sum().backward()
     assert 5_000 < largest.size <= 12_000  # all logits at once would be 120,000
     assert hidden.grad is not None
+
+
+def test_targets_that_do_not_fit_are_refused() -> None:
+    model = build(shape(cutoffs=(4,), divisor=2))
+    hidden = torch.randn(2, 4, 8, dtype=torch.float64)
+    with pytest.raises(SegueError, match=r"want targets \(2, 4\); found \(2, 3\)"):
+        model.nats(hidden, some_tokens(2, 3))
+    for bad in (-100, 13):
+        with pytest.raises(SegueError, match=f"between 0 and 12; found {bad}"):
+            model.nats(hidden, torch.full((2, 4), bad))

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from segue.errors import InputError
 from segue.text.corpus import Split, Stream
 from segue.text.lanes import Lanes
+from segue.text.tokenizer import ByteTokenizer
 
 
 def stream(size: int, starts: set[int] = frozenset({0})) -> Stream:  # type: ignore[assignment]
     """A split in which every token is its own place."""
     split = Split(begin=0, end=size, bytes=size, words=0, documents=len(starts))
-    return Stream(np.arange(size, dtype=np.uint16), np.array(sorted(starts), dtype=np.int64), split)
+    return Stream(
+        np.arange(size, dtype=np.uint16), np.array(sorted(starts), dtype=np.int64), split, ByteTokenizer()
+    )
 
 
 @st.composite

@@ -118,6 +118,23 @@ def test_a_stranger_to_a_vocabulary_without_unknown_is_refused() -> None:
     with pytest.raises(InputError, match="no id for some of this text") as caught:
         word_tokenizer(["go", "on"]).encode(b"go home")
     assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="no id for some of this text"):
+        word_tokenizer(["go", "on"]).spans(b"go home")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words", "bpe"])
+@given(text=st.text() | st.text("ab \n😀"))
+def test_every_token_knows_its_stretch_of_the_text(kind: str, text: str) -> None:
+    tokenizer = each_kind()[kind]
+    ids, stretches = tokenizer.spans(text.encode())
+    assert list(ids) == list(tokenizer.encode(text.encode()))
+    assert len(ids) == len(stretches)
+    assert b"".join(stretches) == (text.encode() if stretches else b"")
+
+
+def test_blanks_belong_to_the_token_behind_them() -> None:
+    assert train_words([b"a b"], 1).spans(b" a\t b \nc ")[1] == [b" a", b"\t b", b" \n", b"c "]
+    assert tiny_bpe().spans("😀!".encode())[1][0] == "😀".encode()
 
 
 @given(st.text())

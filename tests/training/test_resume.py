@@ -90,6 +90,8 @@ def test_a_damaged_newest_checkpoint_falls_back_and_says_so(corpus: Path, tmp_pa
     assert events[0].kind == "warning"
     assert "step-00000008/training.safetensors is not the file that was saved" in events[0].values["text"]
     assert final_weights(part) == final_weights(whole)
+    assert sorted(path.name for path in (part / "checkpoints").iterdir())[0] == "damaged-step-00000008"
+    segue.load(part)
 
 
 def test_a_run_stopped_before_its_first_checkpoint_begins_again(corpus: Path, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from runs import make_corpus, small_recipe
 from segue.checkpoint import checkpoints, load
 from segue.config import Recipe, TrainConfig, read_recipe, with_changes
 from segue.errors import SegueError
-from segue.training.loop import Event
+from segue.text.corpus import open_corpus
+from segue.training.loop import Event, Training
 from segue.training.muon import Muon, orthogonalised
 from segue.training.optim import build_optimizers, rate_at
 from segue.training.run import read_log
+from segue.training.state import fresh_state
 from support import build, shape
 
 
@@ -133,7 +135,7 @@ def test_a_loss_that_is_not_finite_names_step_and_lane_and_keeps_the_last_good(
 ) -> None:
     recipe = small_recipe(rate=1e38, warmup=0, clip=1e30, optimizer="adamw", save_every=1)
     with pytest.raises(
-        SegueError, match=r"not finite at step \d+, in lane \d; the last good checkpoint is .*step-0"
+        SegueError, match=r"lane \d is not finite at step \d+; the last good checkpoint is .*step-0"
     ):
         segue.train(recipe, corpus, tmp_path / "run")
     load(tmp_path / "run")
@@ -151,6 +153,63 @@ def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path)
     vocab = segue.text.corpus.open_corpus(characters).header.vocab
     with pytest.raises(SegueError, match=rf"256 symbols and .* {vocab}; .*--set model.vocab={vocab}"):
         segue.train(small_recipe(), characters, tmp_path / "unfit")
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights(corpus: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(save_every=1)
+    training = Training(
+        recipe,
+        tmp_path / "run",
+        open_corpus(corpus),
+        fresh_state(recipe, torch.device("cpu")),
+        torch.device("cpu"),
+    )
+    spoilt = training.state.model.blocks[0].attention.out.weight
+    spoilt.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(SegueError, match="gradient is not finite at step 1"):
+        list(training.events())
+    assert all(weight.isfinite().all() for weight in training.state.model.parameters())
+
+
+def test_fine_tuning_keeps_the_givers_weights_and_the_recipes_dropout(corpus: Path, tmp_path: Path) -> None:
+    first = load(segue.train(small_recipe(steps=5), corpus, tmp_path / "first"))
+    before = {name: weight.clone() for name, weight in first.model.state_dict().items()}
+    shaken = small_recipe(steps=4, save_every=0)
+    shaken = shaken.model_copy(update={"model": shaken.model.model_copy(update={"dropout": 0.5})})
+    events: list[Event] = []
+
+    def leave(event: Event) -> None:
+        events.append(event)
+        if event.kind == "step" and event.step == 2:
+            raise KeyboardInterrupt
+
+    whole = segue.train(shaken, corpus, tmp_path / "whole", begin_with=first)
+    with pytest.raises(KeyboardInterrupt):
+        segue.train(shaken, corpus, tmp_path / "part", begin_with=first, watch=leave)
+    segue.resume(tmp_path / "part")  # from the weights that were given, not from nothing
+    for run in (whole, tmp_path / "part"):
+        assert load(run).model.dropout.p == 0.5
+    files = [checkpoints(run)[-1] / "model.safetensors" for run in (whole, tmp_path / "part")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not first.model.training
+    torch.testing.assert_close(dict(first.model.state_dict()), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"train": {"precision": "bfloat16"}}, "bfloat16 is for GPUs"),
+        ({"model": {"encoding": "learned", "table": 8}}, "never stops counting"),
+    ],
+)
+def test_what_would_fail_later_is_refused_at_once(
+    changes: dict[str, dict[str, object]], match: str, corpus: Path, tmp_path: Path
+) -> None:
+    values = small_recipe().model_dump()
+    recipe = Recipe(**{name: {**part, **changes.get(name, {})} for name, part in values.items()})
+    with pytest.raises(SegueError, match=match):
+        segue.train(recipe, corpus, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_segments_longer_than_a_lane_are_refused(corpus: Path, tmp_path: Path) -> None:
