@@ -11,7 +11,6 @@ A folder is written beside its place, flushed, and renamed into it: whatever hap
 or the new one is.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,12 +28,13 @@ from torch import Tensor
 from segue.config import BundleConfig, Reach, Reading
 from segue.errors import BundleError
 from segue.nn.xl import TransformerXL
+from segue.text.corpus import TOKENIZER, file_checksum
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from segue.infer.session import Session
 
-CONFIG, WEIGHTS, TOKENIZER, CHECKSUMS = "config.json", "model.safetensors", "tokenizer.json", "SHA256SUMS"
+CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "SHA256SUMS"
 CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
 
 
@@ -75,7 +75,7 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
 
 def seal(folder: Path) -> None:
     """Write down the checksums of all that is in the folder."""
-    sums = (f"{_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
+    sums = (f"{file_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     (folder / CHECKSUMS).write_text("".join(sums))
 
 
@@ -172,15 +172,10 @@ def verify(folder: Path) -> None:
     for name in {CONFIG, WEIGHTS, *sums}:
         if not (folder / name).is_file():
             raise BundleError(f"{folder} lacks {name}; copy or import it again")
-        if sums.get(name) != _checksum(folder / name):
+        if sums.get(name) != file_checksum(folder / name):
             raise BundleError(
                 f"{folder / name} is not the file that was saved (its checksum differs); restore it"
             )
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

@@ -15,6 +15,7 @@ from segue import checkpoint
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import SegueError
+from segue.text.corpus import file_checksum
 from segue.text.tokenizer import word_tokenizer
 from support import build, shape, some_tokens
 
@@ -28,9 +29,7 @@ def bundle(seed: int = 0, config: XLConfig | None = None) -> Bundle:
 def reseal(folder: Path) -> None:
     """Make the checksums right again, as someone who edits a bundle by hand would."""
     names = [file for file in sorted(folder.iterdir()) if file.name != "SHA256SUMS"]
-    (folder / "SHA256SUMS").write_text(
-        "".join(f"{checkpoint._checksum(file)}  {file.name}\n" for file in names)
-    )
+    (folder / "SHA256SUMS").write_text("".join(f"{file_checksum(file)}  {file.name}\n" for file in names))
 
 
 def test_a_bundle_comes_back_as_it_was(tmp_path: Path) -> None:

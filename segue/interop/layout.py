@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from segue.config import Reach, XLConfig
+from segue.config import XLConfig
 from segue.errors import SourceError
 from segue.nn.xl import TransformerXL
 
@@ -117,34 +117,6 @@ def inverse_frequencies(config: XLConfig, kind: torch.dtype) -> Tensor:
     """The buffer `pos_emb.inv_freq`, which code of both layouts expects to find beside the weights."""
     steps = torch.arange(0.0, config.width, 2.0, dtype=torch.promote_types(kind, torch.float32))
     return (1 / (10000 ** (steps / config.width))).to(kind)
-
-
-def tails_tied(tied: Sequence[bool], clusters: int) -> bool:
-    """`tie_projs`, a flag for each cluster, as our one flag for all tails."""
-    flags = [*tied, *[False] * clusters][:clusters]
-    if flags[0] or len(set(flags[1:])) > 1:
-        raise SourceError(
-            f"tie_projs {list(tied)} ties the head or only some tails; segue ties all tails or none, never the head"
-        )
-    return clusters == 1 or flags[1]
-
-
-def check_exportable(config: XLConfig) -> None:
-    """Refuse what neither layout can hold."""
-    if config.divisor > 1 and not config.head_projection and config.embedding == config.width:
-        raise SourceError("these layouts project every cluster; this model's head has no projection")
-
-
-def unsaid(reach: Reach, *, initial: str) -> list[str]:
-    """What of a reach the layouts have no word for: to be told, since it is lost."""
-    notes = []
-    if reach.span is not None and reach.span != reach.memory:
-        notes.append(
-            f"span {reach.span} is not written: the layout knows only span = memory ({reach.memory})"
-        )
-    if reach.initial != initial:
-        notes.append(f"initial={reach.initial!r} is not written: code of that layout starts with {initial!r}")
-    return notes
 
 
 def _present(entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> list[Entry]:

@@ -8,21 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from segue.config import Reach, Reading, Settings, XLConfig
+from segue.config import Reach, Reading, XLConfig
 from segue.errors import SourceError
-from segue.interop.layout import (
-    Entry,
-    check_exportable,
-    exported,
-    imported,
-    inverse_frequencies,
-    shared_entries,
-    tails_tied,
-    unsaid,
-)
+from segue.interop.layout import Entry, exported, imported, inverse_frequencies, shared_entries
+from segue.interop.settings import ForeignConfig, foreign_values, reach_values, shape_values, unsaid
 from segue.nn.positions import LearnedPositions, sinusoids
 from segue.nn.xl import TransformerXL
 
@@ -30,32 +22,14 @@ ENCODINGS = ("xl", "shaw", "learned", "per-layer")
 """Ours, in the order of their `attn_type`; 2, their sinusoids, become a table."""
 
 
-class ReferenceConfig(Settings):
-    """The constructor's arguments that matter; whatever else a config holds is left alone."""
-
-    model_config = ConfigDict(extra="ignore")
+class ReferenceConfig(ForeignConfig):
+    """The constructor's arguments."""
 
     n_token: int
-    n_layer: int
-    n_head: int
-    d_model: int
-    d_head: int
-    d_inner: int
-    d_embed: int | None = None
-    div_val: int = 1
-    cutoffs: tuple[int, ...] = ()
     tie_weight: bool = True
-    tie_projs: tuple[bool, ...] = (False,)
-    pre_lnorm: bool = False
     attn_type: Literal[0, 1, 2, 3] = 0
-    clamp_len: int = -1
-    same_length: bool = False
     tgt_len: int = Field(128, gt=0)
     ext_len: Literal[0] = 0
-    mem_len: int = Field(0, ge=0)
-    sample_softmax: int = Field(-1, le=0)
-    dropout: float = 0.0
-    dropatt: float = 0.0
 
 
 def build(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
@@ -76,28 +50,13 @@ def reading(config: Mapping[str, Any]) -> Reading:
 
 def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
     """Its state dict, its config, and what could not be said in them."""
-    ours, reach = model.config, read.reach
-    check_exportable(ours)
+    ours = model.config
     theirs = ReferenceConfig(
+        **foreign_values(ours, read.reach),
         n_token=ours.vocab,
-        n_layer=ours.layers,
-        n_head=ours.heads,
-        d_model=ours.width,
-        d_head=ours.head_width,
-        d_inner=ours.inner,
-        d_embed=ours.embedding,
-        div_val=ours.divisor,
-        cutoffs=ours.cutoffs,
         tie_weight=ours.tied,
-        tie_projs=(False, *[ours.tied_projections] * (ours.clusters - 1)),
-        pre_lnorm=ours.norm == "pre",
         attn_type=_attention_type(ours),
-        clamp_len=reach.clamp or -1,
-        same_length=reach.span is not None and reach.span == reach.memory,
         tgt_len=_segment_that_fits(ours, read),
-        mem_len=reach.memory,
-        dropout=ours.dropout,
-        dropatt=ours.attention_dropout,
     )
     if isinstance(model.positions, LearnedPositions):
         _check_sinusoids(model.positions.table, theirs)
@@ -105,7 +64,7 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
     if theirs.attn_type in (0, 2):
         kind = model.vocabulary.tables[0].dtype
         weights["pos_emb.inv_freq"] = inverse_frequencies(ours, kind)
-    return weights, theirs.model_dump(mode="json"), unsaid(reach, initial="empty")
+    return weights, theirs.model_dump(mode="json"), unsaid(read.reach, initial="empty")
 
 
 def entries(config: XLConfig) -> list[Entry]:
@@ -139,34 +98,19 @@ def _shape(theirs: ReferenceConfig) -> XLConfig:
         )
     rows = {0: 0, 1: theirs.tgt_len + theirs.mem_len, 2: theirs.tgt_len, 3: theirs.tgt_len}
     return XLConfig(
+        **shape_values(theirs),
         vocab=theirs.n_token,
-        width=theirs.d_model,
-        embedding=theirs.d_embed or theirs.d_model,
-        cutoffs=theirs.cutoffs,
-        divisor=theirs.div_val,
         tied=theirs.tie_weight,
-        tied_projections=tails_tied(theirs.tie_projs, len(theirs.cutoffs) + 1),
-        layers=theirs.n_layer,
-        heads=theirs.n_head,
-        head_width=theirs.d_head,
-        inner=theirs.d_inner,
-        norm="pre" if theirs.pre_lnorm else "post",
         encoding=ENCODINGS[theirs.attn_type],
         table=rows[theirs.attn_type],
         biases="per-layer" if theirs.attn_type == 1 else "shared",
-        dropout=theirs.dropout,
-        attention_dropout=theirs.dropatt,
     )
 
 
 def _reach(theirs: ReferenceConfig) -> Reach:
-    absolute = theirs.attn_type >= 2
-    return Reach(
-        memory=theirs.mem_len,
-        clamp=theirs.clamp_len if theirs.clamp_len > 0 and not absolute else None,
-        span=max(1, theirs.mem_len) if theirs.same_length else None,
-        positions="restart" if absolute else "onward",
-    )
+    if theirs.attn_type < 2:
+        return Reach(**reach_values(theirs))
+    return Reach(**{**reach_values(theirs), "clamp": None}, positions="restart")  # the clamp is in the table
 
 
 def _sinusoids_from_the_end(theirs: ReferenceConfig, kind: torch.dtype) -> Tensor:
