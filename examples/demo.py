@@ -58,17 +58,13 @@ def draw(run_folder: Path, scores: dict[int, float], xz: float) -> Path:
     left.set(title="Learning Python's library", xlabel="step", ylabel="bits per byte", ylim=(1, 5))
     left.legend()
     names = [str(memory) for memory in scores]
-    bars = right.bar(names, list(scores.values()), color="#5b8def")
-    right.bar_label(bars, fmt="%.3f")
+    right.plot(names, list(scores.values()), "o-", label="Transformer-XL")
+    for name, score in zip(names, scores.values(), strict=True):
+        right.annotate(f"{score:.3f}", (name, score), textcoords="offset points", xytext=(0, 8), ha="center")
     right.axhline(xz, color="#b7791f", linestyle="--", label=f"xz -9: {xz:.3f}")
-    low = min(*scores.values(), xz)
-    right.set(
-        title="What memory is worth",
-        xlabel="states remembered",
-        ylabel="bits per byte",
-        ylim=(0.8 * low, None),
-    )
-    right.legend(loc="lower right")
+    right.set(title="What memory is worth", xlabel="states remembered", ylabel="bits per byte")
+    right.margins(0.15)
+    right.legend(loc="center right")
     figure.tight_layout()
     picture = run_folder / "demo.png"
     figure.savefig(picture, dpi=120)

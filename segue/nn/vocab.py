@@ -31,7 +31,7 @@ class Vocabulary(nn.Module):
         widths = [width // config.divisor**cluster for cluster in range(config.clusters)]
         if config.divisor == 1:
             sizes, widths = [config.vocab], [width]
-        tables = [torch.empty(size, width) for size, width in zip(sizes, widths, strict=True)]
+        tables = [torch.empty(size, wide) for size, wide in zip(sizes, widths, strict=True)]
         self.tables = nn.ParameterList(tables)
         self.biases = nn.ParameterList(torch.empty(size) for size in sizes)
         self.out_tables = nn.ParameterList([] if config.tied else [torch.empty_like(t) for t in tables])
