@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 import segue
+from segue.nn.footprint import training_flops
 
 THREADS = 2
 
@@ -30,20 +31,6 @@ def matmul_peak(size: int = 1024) -> float:
     """Floating-point operations a second of a large product in float32."""
     left, right = torch.randn(size, size), torch.randn(size, size)
     return 2 * size**3 / median_seconds(lambda: left @ right)
-
-
-def forward_flops(config: segue.XLConfig, lanes: int, segment: int, memory: int) -> float:
-    """Of the products in one forward pass, memory projected anew as in training."""
-    inner, keys = config.heads * config.head_width, memory + segment
-    rows = lanes * segment
-    projections = rows * 2 * config.width * inner + lanes * keys * 2 * config.width * inner
-    positions = keys * config.width * inner
-    attention = 3 * rows * keys * inner
-    feed_forward = 2 * rows * config.width * config.inner
-    return 2 * (
-        config.layers * (projections + positions + attention + feed_forward)
-        + rows * config.width * config.vocab
-    )
 
 
 def main() -> None:
@@ -70,7 +57,8 @@ def main() -> None:
             model.nats(hidden, tokens).mean().backward()
 
         seconds = median_seconds(step)
-        share = 3 * forward_flops(config, lanes, segment, segment) / seconds / peak
+        train = segue.TrainConfig(lanes=lanes, segment=segment, memory=segment, steps=1)
+        share = training_flops(config, train) / seconds / peak
         name = f"{layers} layers, {width}, T=M={segment}, B={lanes}"
         print(f"{name:<38} {seconds:8.3f} {lanes * segment / seconds:9,.0f} {share:14.0%}")
 
