@@ -160,8 +160,8 @@ def killed_and_resumed(corpus: Path, folder: Path, kills: int, seed: int) -> tup
     process = start(file, "--data", corpus, "-o", run)
     for _ in range(kills):
         before = [int(path.name.removeprefix("step-")) for path in checkpoints(run)] or [0]
-        wait_for_checkpoint(run, before[-1], process)
-        time.sleep(draw.random() * 0.3)
+        wait_for_checkpoint(run, before[-1] + draw.randrange(25), process)
+        time.sleep(draw.random() * 0.03)  # anywhere within a step or a save
         done += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
