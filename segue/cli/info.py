@@ -44,7 +44,9 @@ def _list_presets(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, title="Recipes: for 2 CPU cores, and as published", title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title="Recipes: for 2 CPU cores, and as published", title_justify="left"
+    )
     table.add_column("preset", style="bold", no_wrap=True)
     for title in ("parameters", "train", "read"):
         table.add_column(title, justify="right", no_wrap=True)
