@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz]"
 	@touch $(READY)
 
-demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 6 minutes)
+demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
 	@$(BIN)/python examples/demo.py runs
 
 test: lint  ## lint, types and tests, as continuous integration runs them
