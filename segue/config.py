@@ -34,6 +34,10 @@ TABLED = ("shaw", "learned", "per-layer")
 """Encodings that are learned row by row, so that their size is part of the shape."""
 
 
+AT_ONCE = 512
+"""Tokens that go through the layers together where seams do not show: enough to keep the machine's products large."""
+
+
 class Settings(BaseModel):
     """Frozen, closed, and with errors of one line."""
 
@@ -181,6 +185,17 @@ class Reading(Settings):
 
     segment: PositiveInt
     reach: Reach
+
+    @property
+    def at_once(self) -> int:
+        """Tokens that may be read together without a difference: more than a segment where seams do not show.
+
+        They do not show where every token sees the same span of keys, and memory holds it wherever the cut falls.
+        """
+        span, whole = self.reach.span, self.reach.positions == "onward"
+        if span is None or span > self.reach.memory + 1 or not whole:
+            return self.segment
+        return max(1, AT_ONCE // self.segment) * self.segment
 
     def changed(
         self,

@@ -99,6 +99,7 @@ def evaluate(
 ) -> Score:
     """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
     total = targets_of(stream, limit)
+    reading = reading.model_copy(update={"segment": reading.at_once})
     device = model.vocabulary.tables[0].device
     memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
     plan = (

@@ -32,7 +32,7 @@ class Reader:
         if self.window is not None:
             return self._read_window(tokens)
         reader, surprises = self, []
-        for piece in tokens.split(self.reading.segment, dim=1):
+        for piece in tokens.split(self.reading.at_once, dim=1):
             hidden, memory = self.model(piece, reader.memory)
             before = (
                 hidden[:, :-1]

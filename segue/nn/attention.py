@@ -1,14 +1,21 @@
 """Attention over memory and segment: a query scores a key by what it holds and by how far back it lies.
 
-Letters: B lanes, T queries, S keys, H heads, D head width, C width.
+Here it stands as in the papers; `windowed.py` computes the same, fast, and is what runs where it can.
+
+Letters: B lanes, T queries, S keys, H heads, D head width, C width, R rows of a relation. Time comes first.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import XLConfig
+from segue.nn.memory import Room
+from segue.nn.passage import Sight
 from segue.nn.positions import Relation
+from segue.nn.windowed import attend
 
 
 def relative_shift(scores: Tensor) -> Tensor:
@@ -23,16 +30,25 @@ def relative_shift(scores: Tensor) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor, relation: Relation | None) -> Tensor:
-    """(B, H, T, S) What each query (B, T, H, D) has to do with each key (B, S, H, D), before scaling.
+    """(B, H, T, S) What each query (T, B, H, D) has to do with each key (S, B, H, D), before scaling.
 
     With a relation, the four terms of Transformer-XL: (a) q·k, (b) q·r, (c) u·k, (d) v·r. Without, (a) alone.
     """
     if relation is None:
-        return torch.einsum("bthd,bshd->bhts", query, key)
-    content = torch.einsum("bthd,bshd->bhts", query + relation.content_bias, key)  # (a) + (c)
-    position = torch.einsum("bthd,shd->bhts", query, relation.rows)  # (b)
-    position = position + relation.row_bias.T[:, None]  # (d)
-    return content + relative_shift(position)
+        return torch.einsum("tbhd,sbhd->bhts", query, key)
+    content = torch.einsum("tbhd,sbhd->bhts", query + relation.content_bias, key)  # (a) + (c)
+    position = torch.einsum("tbhd,rhd->bhtr", query + relation.position_bias, relation.rows)  # (b) + (d)
+    if relation.row_bias is not None:
+        position = position + relation.row_bias.T[:, None]
+    farther = len(key) - len(
+        relation.rows
+    )  # these score zero; a negative number cuts rows that are not needed
+    return content + relative_shift(F.pad(position, (farther, 0)))
+
+
+def casting(tensor: Tensor) -> bool:
+    """Whether autocast is on: it chooses the precision of each operation, which those written out here do not know."""
+    return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
 class Attention(nn.Module):
@@ -47,21 +63,75 @@ class Attention(nn.Module):
         self.scale = config.head_width**-0.5
         self.dropout = nn.Dropout(config.attention_dropout)
 
-    def project(self, states: Tensor) -> Tensor:
-        """(B, S, 2, H, D) Keys and values of states (B, S, C)."""
-        projected: Tensor = self.key_value(states).unflatten(-1, (2, self.heads, -1))
-        return projected
+    def project(self, *states: Tensor) -> Tensor:
+        """(2, S, B, H, D) Keys and values of states (…, B, C) that follow each other."""
+        if casting(states[0]):
+            projected = self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(-2, 0)
+        else:
+            projected = _Project.apply(self.key_value.weight, *states)
+        by_head: Tensor = projected.unflatten(-1, (self.heads, -1))
+        return by_head
 
-    def forward(
-        self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, mask: Tensor | None
-    ) -> Tensor:
-        """What the queries in `hidden` (B, T, C) gather from the keys that `mask` lets them see."""
+    def project_behind(self, room: Room, states: Tensor) -> Tensor:
+        """(2, M + T, B, H, D) The keys and values in the room, its last T rows now those of states (T, B, C)."""
+        held = room.rows.size(1) - len(states)
+        place = room.rows[:, held:]
+        if not torch.is_grad_enabled() and not casting(states):
+            project_into(place.flatten(3), self.key_value.weight, states)
+            return room.rows
+        fresh = self.project(states)
+        place.copy_(fresh.detach())
+        return torch.cat([room.rows[:, :held], fresh], dim=1)
+
+    def forward(self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+        """What the queries in `hidden` (T, B, C) gather from keys and values (2, S, B, H, D)."""
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
-        key, value = keys_values.unbind(dim=2)
-        scores = attention_scores(query, key, relation) * self.scale
-        if mask is not None:
-            scores = scores.masked_fill(~mask, float("-inf"))
-        weights = self.dropout(scores.softmax(dim=-1))
-        gathered = torch.einsum("bhts,bshd->bthd", weights, value)
+        dropping = self.training and self.dropout.p > 0
+        if dropping or casting(hidden):
+            gathered = self.textbook(query, keys_values, relation, sight)
+        else:
+            gathered = attend(query, keys_values, relation, sight, self.scale)
         out: Tensor = self.out(gathered.flatten(2))
         return out
+
+    def textbook(self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+        """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
+        key, value = keys_values
+        scores = attention_scores(query, key, relation) * self.scale
+        scores = scores.masked_fill(~sight.mask(scores.device), float("-inf"))
+        weights = self.dropout(scores.softmax(dim=-1))
+        return torch.einsum("bhts,sbhd->tbhd", weights, value)
+
+
+class _Project(torch.autograd.Function):
+    """Keys and values of several runs of states written side by side, each where it belongs."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, *states: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, *states)
+        sizes = [len(run) for run in states]
+        projected = weight.new_empty(2, sum(sizes), states[0].size(1), len(weight) // 2)
+        for run, place in zip(states, projected.split(sizes, dim=1), strict=True):
+            project_into(place, weight, run)
+        return projected
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        weight, *states = ctx.saved_tensors
+        to_weight = torch.empty_like(weight)
+        runs = gradient.split([len(run) for run in states], dim=1)
+        to_states: list[Tensor | None] = []
+        for run, arriving, wanted in zip(states, runs, ctx.needs_input_grad[1:], strict=True):
+            key, value = arriving.flatten(1, 2)
+            for to_half, rows in zip(to_weight.chunk(2), (key, value), strict=True):
+                to_half.addmm_(rows.T, run.flatten(0, 1), beta=1 if to_states else 0)
+            to_run = torch.addmm(key @ weight.chunk(2)[0], value, weight.chunk(2)[1]) if wanted else None
+            to_states.append(None if to_run is None else to_run.view_as(run))
+        return to_weight, *to_states
+
+
+def project_into(place: Tensor, weight: Tensor, states: Tensor) -> None:
+    """Write the keys and values of states (T, B, C) to their place, (2, T, B, H D)."""
+    for half, into in zip(weight.chunk(2), place, strict=True):
+        torch.mm(states.flatten(0, 1), half.T, out=into.flatten(0, 1))

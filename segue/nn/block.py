@@ -1,13 +1,14 @@
 """One layer: attention, then a feed-forward, each with a residual and a norm.
 
-Letters: B lanes, T tokens, M states in memory, H heads, D head width, C width.
+Letters: B lanes, T tokens, M states in memory, H heads, D head width, C width. Time comes first.
 """
 
-import torch
 from torch import Tensor, nn
 
 from segue.config import XLConfig
 from segue.nn.attention import Attention
+from segue.nn.memory import Room
+from segue.nn.passage import Sight
 from segue.nn.positions import Relation
 
 
@@ -21,8 +22,11 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.outer(self.dropout(self.inner(hidden).relu()))
-        return out
+        rows = hidden.flatten(
+            0, -2
+        )  # relu in place wants a result that is no view, and linear views what is no matrix
+        out: Tensor = self.outer(self.dropout(self.inner(rows).relu_()))
+        return out.view(hidden.shape)
 
 
 class Block(nn.Module):
@@ -37,19 +41,22 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
-    def project(self, states: Tensor) -> Tensor:
-        """(B, M, 2, H, D) The keys and values that this layer sees in remembered inputs (B, M, C)."""
-        return self.attention.project(self.attention_norm(states) if self.pre else states)
+    def entering(self, hidden: Tensor) -> Tensor:
+        """What attention sees of hidden states, or of remembered ones."""
+        normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
+        return normed
 
-    def forward(
-        self, hidden: Tensor, past: Tensor, relation: Relation | None, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The layer's output (B, T, C), and the keys and values of its input (B, T, 2, H, D)."""
-        entering = self.attention_norm(hidden) if self.pre else hidden
-        fresh = self.attention.project(entering)
-        keys_values = torch.cat([past, fresh], dim=1)
-        hidden = hidden + self.dropout(self.attention(entering, keys_values, relation, mask))
+    def forward(self, hidden: Tensor, past: Tensor | Room, relation: Relation | None, sight: Sight) -> Tensor:
+        """The layer's output (T, B, C), seeing its past: what entered it (M, B, C), or room with keys and values."""
+        entering = self.entering(hidden)
+        if isinstance(past, Room):
+            keys_values = self.attention.project_behind(past, entering)
+        else:
+            keys_values = self.attention.project(self.entering(past), entering)
+        hidden = hidden + self.dropout(self.attention(entering, keys_values, relation, sight))
         if self.pre:
-            return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden))), fresh
+            fed: Tensor = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+            return hidden + fed
         hidden = self.attention_norm(hidden)
-        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden))), fresh
+        after: Tensor = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+        return after

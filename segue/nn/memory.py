@@ -7,7 +7,7 @@ not theirs and is masked. The counters stay on the host whatever the device, so 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch.utils._pytree import register_pytree_node
 from segue.config import Reach
 from segue.errors import InputError
 from segue.nn.passage import HOST, Passage
+from segue.nn.positions import Relation
 
 
 def last(rows: Tensor, count: int) -> Tensor:
@@ -42,22 +43,15 @@ class Memory:
         """Rows held: the longest lane's."""
         return self.rows[0].size(1)
 
-    def extended(self, fresh: Sequence[Tensor], passage: Passage) -> Self:
-        """The memory after one more segment; the oldest rows fall off."""
+    def counted(self, passage: Passage) -> tuple[Tensor, Tensor]:
+        """`lengths` and `seen` after one more segment."""
         read, began = passage.counts, passage.newest_start[:, -1]
         lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.memory)
-        seen = torch.where(began < 0, self.seen + read, read - began)
-        pairs = zip(self.rows, fresh, strict=True)
-        size = int(lengths.max())
-        if passage.lengths is None:
-            rows = tuple(
-                torch.cat([last(old, size - passage.size), last(new.detach(), size)], 1) for old, new in pairs
-            )
-        else:
-            place = _newest_before_padding(self.size + read, size).to(self.rows[0].device)
-            lane = torch.arange(self.lanes, device=place.device)[:, None]
-            rows = tuple(torch.cat([old, new.detach()], 1)[lane, place] for old, new in pairs)
-        return replace(self, rows=rows, lengths=lengths, seen=seen)
+        return lengths, torch.where(began < 0, self.seen + read, read - began)
+
+    def with_rows(self, rows: tuple[Tensor, ...], **changes: Any) -> Self:
+        """The same memory with other rows."""
+        return replace(self, rows=rows, **changes)
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These lanes in this order: for beams, or to drop streams that ended. A lane may be taken twice."""
@@ -76,7 +70,7 @@ class Memory:
         lengths = self.lengths[chosen]
         on_device = chosen.to(self.rows[0].device)
         rows = tuple(last(row, int(lengths.max())).index_select(0, on_device) for row in self.rows)
-        return replace(self, rows=rows, lengths=lengths, seen=self.seen[chosen])
+        return self.with_rows(rows, lengths=lengths, seen=self.seen[chosen])
 
     @classmethod
     def join(cls, memories: Sequence[Self]) -> Self:
@@ -90,9 +84,7 @@ class Memory:
         layers = zip(*(memory.rows for memory in memories), strict=True)
         rows = tuple(torch.cat([_padded_to(row, size) for row in layer]) for layer in layers)
         lengths = torch.cat([memory.lengths for memory in memories])
-        return replace(
-            first, rows=rows, lengths=lengths, seen=torch.cat([memory.seen for memory in memories])
-        )
+        return first.with_rows(rows, lengths=lengths, seen=torch.cat([memory.seen for memory in memories]))
 
     def renewed(self, lanes: Tensor, fresh: Self) -> Self:
         """The lanes marked in `lanes` (B,) taken from `fresh`, the others from here."""
@@ -102,16 +94,15 @@ class Memory:
     def resized(self, reach: Reach) -> Self:
         """The same memory, read on with another reach. What has fallen off does not come back."""
         rows = tuple(last(row, reach.memory) for row in self.rows)
-        return replace(self, rows=rows, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
+        return self.with_rows(rows, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
 
     def to(self, device: torch.device | str) -> Self:
-        return replace(self, rows=tuple(row.to(device) for row in self.rows))
+        return self.with_rows(tuple(row.to(device) for row in self.rows))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything but the reach, by name, for a checkpoint."""
-        rows = {
-            f"rows.{layer}": row.clone() for layer, row in enumerate(self.rows)
-        }  # none shares another's storage
+        own = torch.contiguous_format  # none shares another's storage
+        rows = {f"rows.{layer}": row.clone(memory_format=own) for layer, row in enumerate(self.rows)}
         return {**rows, "lengths": self.lengths, "seen": self.seen}
 
     @classmethod
@@ -129,9 +120,107 @@ class StateMemory(Memory):
     def states(self) -> tuple[Tensor, ...]:
         return self.rows
 
+    def extended(self, fresh: Sequence[Tensor], passage: Passage) -> Self:
+        """The memory after one more segment, whose states are `fresh` (B, T, C); the oldest rows fall off."""
+        lengths, seen = self.counted(passage)
+        pairs, size = zip(self.rows, fresh, strict=True), int(lengths.max())
+        if passage.lengths is None:
+            rows = tuple(
+                _joined(last(old, size - passage.size), last(new.detach(), size)) for old, new in pairs
+            )
+        else:
+            place = _newest_before_padding(self.size + passage.lengths, size)
+            rows = tuple(_gathered(_joined(old, new.detach()), place) for old, new in pairs)
+        return replace(self, rows=rows, lengths=lengths, seen=seen)
 
+
+class Room(NamedTuple):
+    """A layer's keys and values (2, M + T, B, H, D), the last T of them still to be written."""
+
+    rows: Tensor
+
+
+class Shelf:
+    """Keys and values of all layers, (layers, 2, capacity, B, H, D), filled up to somewhere.
+
+    Memories are views of it, each up to its own end. What lies behind the newest of them is free to be written, so
+    reading on copies nothing; a memory that is not the newest any more must be copied first.
+    """
+
+    def __init__(self, storage: Tensor, filled: int) -> None:
+        self.storage, self.filled = storage, filled
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        """For each layer (B, rows, 2, H, D)."""
+        return tuple(_lanes_first(layer[:, begin:end]) for layer in self.storage)
+
+
+@dataclass(frozen=True, eq=False)
 class ProjectedMemory(Memory):
-    """The keys and values that each layer made of its inputs, (B, M, 2, H, D): right while the weights stand still."""
+    """The keys and values that each layer made of its inputs, (B, M, 2, H, D): right while the weights stand still.
+
+    What follows is there to save work: nothing is lost without it.
+    """
+
+    shelf: Shelf | None = None  # that the rows are a view of
+    end: int = 0  # where on the shelf they end
+    relations: tuple[Relation | None, ...] = ()  # what each layer makes of distance,
+    related: int = 0  # for up to so many keys
+
+    def with_rows(self, rows: tuple[Tensor, ...], **changes: Any) -> Self:
+        return replace(self, rows=rows, shelf=None, end=0, relations=(), related=0, **changes)
+
+    def with_room(self, size: int) -> Self:
+        """The same memory on a shelf with room for `size` more rows behind it, which are taken from now on."""
+        shelf = self.shelf
+        if shelf is None or shelf.filled != self.end or self.end + size > shelf.storage.size(2):
+            capacity = self.size + size + max(size, self.size // 4)
+            row = self.rows[0].shape[3:]
+            storage = self.rows[0].new_empty(len(self.rows), 2, capacity, self.lanes, *row)
+            shelf = Shelf(storage, self.size)
+            for layer, rows in zip(storage, self.rows, strict=True):
+                layer[:, : self.size] = _time_first(rows)
+        begin = shelf.filled - self.size
+        placed = replace(self, rows=shelf.rows(begin, shelf.filled), shelf=shelf, end=shelf.filled)
+        shelf.filled += size
+        return placed
+
+    def rooms(self, size: int) -> list[Room]:
+        """For each layer, what it holds and the room behind it."""
+        assert self.shelf is not None
+        return [Room(layer[:, self.end - self.size : self.end + size]) for layer in self.shelf.storage]
+
+    def extended(self, passage: Passage) -> Self:
+        """The memory after one more segment, whose keys and values now stand in the room behind this one."""
+        assert self.shelf is not None
+        lengths, seen = self.counted(passage)
+        end, size = self.end + passage.size, int(lengths.max())
+        if passage.lengths is None:
+            rows = self.shelf.rows(end - size, end)
+            return replace(self, rows=rows, lengths=lengths, seen=seen, end=end)
+        place = _newest_before_padding(self.size + passage.lengths, size)
+        whole = self.shelf.rows(self.end - self.size, end)
+        rows = tuple(_gathered(row, place) for row in whole)
+        return replace(self, rows=rows, lengths=lengths, seen=seen, shelf=None, end=0)
+
+
+def _joined(old: Tensor, new: Tensor) -> Tensor:
+    """(B, M + T, C) One after the other, time first in storage, as the layers will read it."""
+    return torch.cat([old.transpose(0, 1), new.transpose(0, 1)]).transpose(0, 1)
+
+
+def _gathered(rows: Tensor, place: Tensor) -> Tensor:
+    """The rows at each lane's places (B, count)."""
+    lane = torch.arange(len(place), device=rows.device)[:, None]
+    return rows[lane, place.to(rows.device)]
+
+
+def _time_first(rows: Tensor) -> Tensor:
+    """(2, M, B, H, D) of (B, M, 2, H, D), and the same back."""
+    return rows.transpose(0, 2)
+
+
+_lanes_first = _time_first
 
 
 def _newest_before_padding(ends: Tensor, count: int) -> Tensor:

@@ -88,32 +88,41 @@ def _checked_lengths(lengths: Tensor, lanes: int, size: int) -> Tensor:
     return lengths
 
 
-def visible(
-    passage: Passage, held: int, lengths: Tensor, span: int | None, device: torch.device
-) -> Tensor | None:
-    """Which keys each query sees: (T, S), or (B, 1, T, S) where lanes differ; None if it sees all.
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """Which of S = M + T keys each of T queries sees.
 
-    `held` rows of memory, M, lie before the segment, of which the newest `lengths` (B,) belong to each lane.
     A query sees itself and what lies before it in its own document, at most `span` keys in all. It always sees
     itself, so no row is empty and no softmax NaN, whatever is padded.
     """
-    keys = held + passage.size
-    alike = passage.starts is None and int(lengths.min()) == held
-    if alike and passage.size == 1 and (span is None or span >= keys):
-        return None
-    places = torch.arange(keys, device=device)
-    distance = places[held:, None] - places
-    seen = distance >= 0
-    if span is not None:
-        seen &= distance < span
-    if alike:
-        return seen
-    first = held - lengths.to(device)
-    seen = seen & (places >= first[:, None])[:, None]
-    if passage.starts is not None:
+
+    held: int  # M rows of memory lie before the segment
+    size: int  # T
+    span: int | None = None
+    foreign: Tensor | None = None  # (B, 1, T, S): keys of another document; None if there are none
+
+    def mask(self, device: torch.device) -> Tensor:
+        """(T, S), or (B, 1, T, S) where lanes differ: all of it at once."""
+        places = torch.arange(self.held + self.size, device=device)
+        distance = places[self.held :, None] - places
+        seen = distance >= 0
+        if self.span is not None:
+            seen &= distance < self.span
+        return seen if self.foreign is None else seen & ~self.foreign
+
+
+def sight(passage: Passage, held: int, lengths: Tensor, span: int | None, device: torch.device) -> Sight:
+    """What the queries of a passage see of it and of memory, whose newest `lengths` (B,) rows belong to each lane."""
+    if passage.starts is None and int(lengths.min()) == held:
+        return Sight(held, passage.size, span)
+    places = torch.arange(held + passage.size, device=device)
+    foreign = (places < (held - lengths.to(device))[:, None])[:, None]
+    if passage.starts is None:
+        foreign = foreign.expand(-1, passage.size, -1)
+    else:
         document = passage.starts.to(device).cumsum(dim=1)  # 0: the one that memory belongs to
-        seen = seen & (document[:, :, None] == F.pad(document, (held, 0))[:, None, :])
-    return seen[:, None]
+        foreign = foreign | (document[:, :, None] != F.pad(document, (held, 0))[:, None, :])
+    return Sight(held, passage.size, span, foreign[:, None])
 
 
 def positions(passage: Passage, before: Tensor) -> Tensor:

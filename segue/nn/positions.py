@@ -28,11 +28,16 @@ def sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """What one layer makes of distance. Row j stands for distance S-1-j, so the last row is the query itself."""
+    """What one layer makes of distance. Row j stands for distance R-1-j, so the last row is the query itself.
 
-    rows: Tensor  # (S, H, D): what a query is compared with to ask "how far?", term (b)
-    row_bias: Tensor  # (S, H): how much a distance matters whatever the query, term (d)
+    Distances of R or more score zero. With a clamp, all distances from there on share one row; softmax does not see
+    what is subtracted from every key, so that row is subtracted from all, and only the nearer ones are left.
+    """
+
+    rows: Tensor  # (R, H, D): what a query is compared with to ask "how far?", terms (b) and (d)
     content_bias: Tensor  # (H, D): u, how much a key matters whatever the query, term (c)
+    position_bias: Tensor  # (H, D): v, how much a distance matters whatever the query, term (d)
+    row_bias: Tensor | None = None  # (R, H): the same, learned for each distance (Shaw)
 
 
 class Positions(nn.Module):
@@ -71,17 +76,16 @@ class XLPositions(Positions):
         self.dropout = nn.Dropout(config.dropout)
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
-        """(S, C) R of distances S-1 … 0; those above the clamp use R of the clamp."""
-        back = torch.arange(keys - 1, -1, -1, device=self.content_bias.device).clamp(0, clamp)
+        """(R, C) The sinusoids of distances R-1 … 0, less the clamp's where a clamp is reached."""
+        farthest = keys - 1 if clamp is None else min(keys - 1, clamp)
+        back = torch.arange(farthest, -1, -1, device=self.content_bias.device)
         dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
-        return dropped
+        return dropped[1:] - dropped[:1] if farthest == clamp else dropped
 
     def relation(self, layer: int, distances: Tensor | None) -> Relation:
-        """(q + v)·(W_kR R) is q·(W_kR R), term (b), and v·(W_kR R), term (d)."""
         rows = self.projections[layer](distances).unflatten(-1, (self.heads, -1))
         pair = layer % len(self.content_bias)  # a shared pair is the only one
-        row_bias = (rows * self.position_bias[pair]).sum(dim=-1)
-        return Relation(rows, row_bias, self.content_bias[pair])
+        return Relation(rows, self.content_bias[pair], self.position_bias[pair])
 
 
 class ShawPositions(Positions):
@@ -100,16 +104,16 @@ class ShawPositions(Positions):
         self.table_bias = nn.Parameter(torch.empty(config.layers, config.table, config.heads))
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
-        """(S,) The table's row for distances S-1 … 0."""
+        """(R + 1,) The table's rows for distances R … 0, of which the farthest will be subtracted."""
         rows = self.table.size(1)
-        farthest = min(rows, clamp or rows) - 1
-        return torch.arange(keys - 1, -1, -1, device=self.table.device).clamp(max=farthest)
+        farthest = min(rows, clamp or rows, keys) - 1
+        return torch.arange(farthest, -1, -1, device=self.table.device)
 
     def relation(self, layer: int, distances: Tensor | None) -> Relation:
         pair = layer % len(self.content_bias)
-        return Relation(
-            self.table[layer][distances], self.table_bias[layer][distances], self.content_bias[pair]
-        )
+        rows, bias = self.table[layer][distances], self.table_bias[layer][distances]
+        u = self.content_bias[pair]
+        return Relation(rows[1:] - rows[:1], u, torch.zeros_like(u), bias[1:] - bias[:1])
 
 
 class SinusoidalPositions(Positions):

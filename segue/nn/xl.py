@@ -5,15 +5,18 @@
 Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys, C width, V vocabulary.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from segue.config import RELATIVE, Reach, XLConfig
 from segue.errors import InputError
 from segue.nn.block import Block
-from segue.nn.memory import Memory, ProjectedMemory, StateMemory
-from segue.nn.passage import HOST, Passage, checked_passage, positions, visible
-from segue.nn.positions import build_positions, check_places
+from segue.nn.memory import Memory, ProjectedMemory, Room, StateMemory
+from segue.nn.passage import HOST, Passage, checked_passage, positions, sight
+from segue.nn.positions import Relation, build_positions, check_places
 from segue.nn.vocab import Vocabulary
 
 
@@ -58,24 +61,21 @@ class TransformerXL(nn.Module):
         passage = checked_passage(tokens, starts, lengths)
         self._check(memory, tokens)
         memory, passage = self._with_new_documents(memory, passage)
-        device = tokens.device
-        mask = visible(passage, memory.size, memory.lengths, memory.reach.span, device)
-        distances = self.positions.distances(memory.size + passage.size, memory.reach.clamp)
-        places = self._places(memory, passage).to(device)
-
-        hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens), places))
-        remembered = []
-        for layer, block in enumerate(self.blocks):
-            hidden = self.positions.entering(layer, hidden, places)
-            past = self._past(block, memory, layer)
-            after, fresh = block(hidden, past, self.positions.relation(layer, distances), mask)
-            remembered.append(fresh if isinstance(memory, ProjectedMemory) else hidden)
-            hidden = after
-        hidden = self.dropout(hidden)
-
+        places = self._places(memory, passage).T.to(tokens.device)
+        hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
+        if isinstance(memory, ProjectedMemory):
+            memory = self._related(memory.with_room(passage.size), passage.size)
+            hidden, _ = self._through(hidden, places, memory, passage, memory.rooms(passage.size))
+            extended: Memory = memory.extended(passage)
+        else:
+            assert isinstance(memory, StateMemory)
+            past = [rows.detach().transpose(0, 1) for rows in memory.rows]
+            hidden, entered = self._through(hidden, places, memory, passage, past)
+            extended = memory.extended([states.transpose(0, 1) for states in entered], passage)
+        hidden = self.dropout(hidden).transpose(0, 1)
         if passage.padded is not None:
-            hidden = hidden.masked_fill(passage.padded.to(device)[..., None], 0)
-        return hidden, memory.extended(remembered, passage)
+            hidden = hidden.masked_fill(passage.padded.to(tokens.device)[..., None], 0)
+        return hidden, extended
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T) The surprise of each target, in nats, unreduced."""
@@ -94,19 +94,45 @@ class TransformerXL(nn.Module):
         """The same memory as keys and values: reading on saves their projection while the weights stand still."""
         if isinstance(memory, ProjectedMemory):
             return memory
-        rows = tuple(self._past(block, memory, layer) for layer, block in enumerate(self.blocks))
-        return ProjectedMemory(rows, memory.lengths, memory.seen, memory.reach)
+        rows = []
+        for block, states in zip(self.blocks, memory.rows, strict=True):
+            assert isinstance(block, Block)
+            rows.append(block.attention.project(block.entering(states.transpose(0, 1))).transpose(0, 2))
+        return ProjectedMemory(tuple(rows), memory.lengths, memory.seen, memory.reach)
 
-    def _past(self, block: nn.Module, memory: Memory, layer: int) -> Tensor:
-        """(B, M, 2, H, D) What the layer sees of its memory. No gradient goes into it; one goes into Wk and Wv."""
-        rows = memory.rows[layer].detach()
-        assert isinstance(block, Block)
-        return rows if isinstance(memory, ProjectedMemory) else block.project(rows)
+    def _through(
+        self, hidden: Tensor, places: Tensor, memory: Memory, passage: Passage, past: Sequence[Tensor | Room]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Through all layers: the last one's output (T, B, C), and what entered each."""
+        seen = sight(passage, memory.size, memory.lengths, memory.reach.span, hidden.device)
+        known = isinstance(memory, ProjectedMemory) and memory.relations
+        relations = known or self._relations(memory.size + passage.size, memory.reach.clamp)
+        entered = []
+        for layer, block in enumerate(self.blocks):
+            hidden = self.positions.entering(layer, hidden, places)
+            entered.append(hidden)
+            hidden = block(hidden, past[layer], relations[layer], seen)
+        return hidden, entered
+
+    def _relations(self, keys: int, clamp: int | None) -> tuple[Relation | None, ...]:
+        """What each layer makes of the distances between S keys."""
+        distances = self.positions.distances(keys, clamp)
+        return tuple(self.positions.relation(layer, distances) for layer in range(len(self.blocks)))
+
+    def _related(self, memory: ProjectedMemory, size: int) -> ProjectedMemory:
+        """The memory with relations for `size` more tokens, and for more of them to come."""
+        keys = memory.size + size
+        if torch.is_grad_enabled() or self.training:  # they would not last: weights move, dropout differs
+            return replace(memory, relations=(), related=0)
+        if memory.related >= keys:
+            return memory
+        related = max(keys, min(2 * keys, memory.reach.memory + size))
+        return replace(memory, relations=self._relations(related, memory.reach.clamp), related=related)
 
     def _places(self, memory: Memory, passage: Passage) -> Tensor:
         """(B, T) Where each token stands in its document; for encodings that ask."""
         if self.config.encoding in (*RELATIVE, "none"):
-            return torch.empty(0, device=HOST)
+            return torch.empty(0, 0, device=HOST)
         restarting = memory.reach.positions == "restart"
         places = positions(passage, torch.zeros_like(memory.seen) if restarting else memory.seen)
         check_places(places, self.config)

@@ -1,5 +1,7 @@
 """Attention against an oracle that is too simple to be wrong: the published sums, written out."""
 
+import itertools
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,39 +23,48 @@ def test_the_shift_puts_each_distance_at_its_key(queries: int, held: int) -> Non
             assert shifted[1, query, key] == held + query - key
 
 
+def past_of(scores: Tensor, held: int, query: int) -> Tensor:
+    """(H, keys) One query's scores less that of its own key: all that softmax sees of them."""
+    seen = scores[0, :, query, : held + query + 1]
+    return seen - seen[:, -1:]
+
+
 def test_the_four_terms_of_the_paper() -> None:
     model = build(shape("xl", biases="per-layer", heads=2, head_width=3, width=6))
     positions, layer, queries, keys, clamp = model.positions, 1, 4, 7, 4
-    query = torch.randn(1, queries, 2, 3, dtype=torch.float64)
-    key = torch.randn(1, keys, 2, 3, dtype=torch.float64)
-    found = attention_scores(query, key, positions.relation(layer, positions.distances(keys, clamp)))
+    query = torch.randn(queries, 1, 2, 3, dtype=torch.float64)
+    key = torch.randn(keys, 1, 2, 3, dtype=torch.float64)
     u, v, project = (
         positions.content_bias[layer],
         positions.position_bias[layer],
         positions.projections[layer],
     )
-    for head in range(2):
+    for limit in (None, clamp):
+        found = attention_scores(query, key, positions.relation(layer, positions.distances(keys, limit)))
+        wanted = torch.zeros(1, 2, queries, keys, dtype=torch.float64)
+        for head, i, j in itertools.product(range(2), range(queries), range(keys)):
+            distance = torch.tensor(min(max(0, keys - queries + i - j), limit or keys))
+            r = project(sinusoids(distance, 6, torch.float64)).view(2, 3)[head]
+            q, k = query[i, 0, head], key[j, 0, head]
+            wanted[0, head, i, j] = q @ k + q @ r + u[head] @ k + v[head] @ r
         for i in range(queries):
-            for j in range(keys - queries + i + 1):
-                distance = torch.tensor(min(keys - queries + i - j, clamp))
-                r = project(sinusoids(distance, 6, torch.float64)).view(2, 3)[head]
-                q, k = query[0, i, head], key[0, j, head]
-                wanted = q @ k + q @ r + u[head] @ k + v[head] @ r
-                assert_close(found[0, head, i, j], wanted)
+            assert_close(past_of(found, keys - queries, i), past_of(wanted, keys - queries, i))
 
 
 def test_shaws_table_reuses_its_farthest_row() -> None:
     model = build(shape("shaw", table=3, biases="per-layer"))
     positions, layer, queries, keys = model.positions, 0, 3, 8
-    query, key = (torch.randn(1, n, 2, 4, dtype=torch.float64) for n in (queries, keys))
+    query, key = (torch.randn(n, 1, 2, 4, dtype=torch.float64) for n in (queries, keys))
     for clamp, rows in ((None, 3), (2, 2), (9, 3)):
         found = attention_scores(query, key, positions.relation(layer, positions.distances(keys, clamp)))
+        wanted = torch.zeros_like(found)
+        for i, j in itertools.product(range(queries), range(keys)):
+            row = min(max(0, keys - queries + i - j), rows - 1)
+            terms = (query[i, 0] + positions.content_bias[layer]) * key[j, 0]
+            terms = terms + query[i, 0] * positions.table[layer, row]
+            wanted[0, :, i, j] = terms.sum(-1) + positions.table_bias[layer, row]
         for i in range(queries):
-            for j in range(keys - queries + i + 1):
-                row = min(keys - queries + i - j, rows - 1)
-                wanted = (query[0, i] + positions.content_bias[layer]) * key[0, j]
-                wanted = wanted + query[0, i] * positions.table[layer, row]
-                assert_close(found[0, :, i, j], wanted.sum(-1) + positions.table_bias[layer, row])
+            assert_close(past_of(found, keys - queries, i), past_of(wanted, keys - queries, i))
 
 
 def angles(place: int, width: int) -> Tensor:

@@ -104,16 +104,15 @@ def test_a_fully_padded_lane_is_defined_and_keeps_its_memory() -> None:
 
 
 def test_where_documents_and_padding_are_not_used_no_lane_has_a_mask_of_its_own() -> None:
-    from segue.nn.passage import Passage, visible
+    from segue.nn.passage import Passage, sight
 
     lengths, device = torch.tensor([4, 4]), torch.device("cpu")
-    plain = visible(Passage(2, 3), 4, lengths, None, device)
-    assert plain is not None
-    assert plain.shape == (3, 7)
-    assert visible(Passage(2, 1), 4, lengths, None, device) is None  # one token sees all there is
-    ragged = visible(Passage(2, 3), 4, torch.tensor([4, 1]), None, device)
-    assert ragged is not None
-    assert ragged.shape == (2, 1, 3, 7)
+    plain = sight(Passage(2, 3), 4, lengths, None, device)
+    assert plain.foreign is None
+    assert plain.mask(device).shape == (3, 7)
+    ragged = sight(Passage(2, 3), 4, torch.tensor([4, 1]), None, device)
+    assert ragged.foreign is not None
+    assert ragged.mask(device).shape == (2, 1, 3, 7)
 
 
 def refuse(match: str, call: object, *values: object, **named: object) -> None:

@@ -1,0 +1,207 @@
+"""The attention of `attention.py`, fast: the same numbers from views and batched products, a few queries at a time.
+
+- Tensors are time-first, (T, B, H, D), so that lane and head share one stride: every product reads them in place.
+- The shift costs nothing: scores by distance, read with a row one shorter than it is, are scores by key.
+- A few queries see a window of keys, no wider than their span allows; what lies ahead of all of them is not computed.
+- The backward pass is written out, so that nothing is kept but the weights themselves.
+
+Letters: B lanes, T queries, S keys, H heads, D head width; t queries at a time, W keys in their window, R rows of a
+relation, N = B H.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segue.nn.passage import Sight
+from segue.nn.positions import Relation
+
+FEW = 128
+"""Queries at a time: enough for large products, few enough that their scores stay in the cache."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Queries begin … end, and the keys low … high that they see."""
+
+    begin: int
+    end: int
+    low: int
+    high: int
+
+    def queries(self, tensor: Tensor) -> Tensor:
+        return tensor[self.begin : self.end]
+
+    def keys(self, tensor: Tensor) -> Tensor:
+        return tensor[self.low : self.high]
+
+    def distances(self, rows: Tensor) -> Tensor:
+        """(H, ≤ W, D) The rows of (H, R, D) for the distances that occur."""
+        return rows[:, max(0, rows.size(1) - (self.high - self.low)) :]
+
+
+def attend(
+    query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
+) -> Tensor:
+    """(T, B, H, D) What each query (T, B, H, D) gathers from keys and values (2, S, B, H, D)."""
+    gathered: Tensor
+    if relation is None:
+        query = query * scale
+        gathered = _Attend.apply(query, query, keys_values, None, None, sight)
+        return gathered
+    # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
+    known, few = relation.rows.size(0), min(FEW, sight.size)
+    missing = max(few - 1, 1 - known) if known < keys_values.size(1) else 0
+    rows = F.pad(relation.rows, (0, 0, 0, 0, missing, 0)).transpose(0, 1)
+    row_bias = relation.row_bias
+    if row_bias is not None:
+        row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
+    u, v = relation.content_bias, relation.position_bias
+    query = torch.add(u * scale, query, alpha=scale)
+    position_query = query + (v - u) * scale
+    gathered = _Attend.apply(query, position_query, keys_values, rows, row_bias, sight)
+    return gathered
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        position_query: Tensor,
+        keys_values: Tensor,
+        rows: Tensor | None,
+        row_bias: Tensor | None,
+        sight: Sight,
+    ) -> Tensor:
+        key, value = keys_values
+        kept = []
+        gathered = torch.empty_like(query)
+        for window in _windows(sight):
+            weights = _weights(query, position_query, key, rows, row_bias, sight, window)
+            _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
+            if any(ctx.needs_input_grad):
+                kept.append(weights)
+        ctx.save_for_backward(query, position_query, keys_values, rows, gathered, *kept)
+        ctx.sight, ctx.biased = sight, row_bias is not None
+        return gathered
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        query, position_query, keys_values, rows, gathered, *kept = ctx.saved_tensors
+        (key, value), (lanes, heads) = keys_values, query.shape[1:3]
+        gradient = gradient.contiguous()
+        to_query, to_position = torch.empty_like(query), torch.empty_like(query)
+        to_key, to_value = to_keys_values = query.new_empty(2, lanes * heads, len(key), query.size(-1))
+        to_rows = None if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
+        to_bias = rows.new_zeros(rows.shape[:2]) if ctx.biased else None
+        # What softmax subtracts in its backward pass, sum_s p_s dp_s, is the gradient along what was gathered.
+        common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
+        newest_first = list(zip(_windows(ctx.sight), kept, strict=True))[::-1]
+        oldest = newest_first[0][0].low
+        to_keys_values[:, :, :oldest] = 0  # the newest window writes the others, before anything is added
+        for window, weights in newest_first:
+            few, here = slice(window.begin, window.end), slice(window.low, window.high)
+            arriving, so_far = _by_head(gradient[few]), float(window.end < len(query))
+            to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
+            slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2))
+            slope.sub_(common[:, few]).mul_(weights)
+            _by_head(to_query[few]).copy_(torch.bmm(slope, _by_head(key[here])))
+            to_key[:, here].baddbmm_(slope.transpose(1, 2), _by_head(query[few]), beta=so_far)
+            if to_rows is not None:
+                near = window.distances(rows)
+                by_distance = _unshifted(slope, lanes, near.size(1))
+                _by_place(to_position[few]).copy_(torch.bmm(by_distance, near))
+                asked = _by_place(position_query[few])
+                window.distances(to_rows).baddbmm_(by_distance.transpose(1, 2), asked)
+                if to_bias is not None:
+                    window.distances(to_bias).add_(by_distance.sum(dim=1))
+        by_lane = to_keys_values.unflatten(1, (lanes, heads)).permute(0, 3, 1, 2, 4).contiguous()
+        return to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
+
+
+def _windows(sight: Sight) -> Iterator[_Window]:
+    for begin in range(0, sight.size, FEW):
+        end = min(begin + FEW, sight.size)
+        low = 0 if sight.span is None else max(0, sight.held + begin + 1 - sight.span)
+        yield _Window(begin, end, low, sight.held + end)
+
+
+def _by_head(tensor: Tensor) -> Tensor:
+    """(N, T, D) of (T, B, H, D), in place."""
+    return tensor.flatten(1, 2).transpose(0, 1)
+
+
+def _by_place(tensor: Tensor) -> Tensor:
+    """(H, T B, D) of (T, B, H, D), in place: what all lanes share is multiplied once."""
+    return tensor.flatten(0, 1).transpose(0, 1)
+
+
+def _weights(
+    query: Tensor,
+    position_query: Tensor,
+    key: Tensor,
+    rows: Tensor | None,
+    row_bias: Tensor | None,
+    sight: Sight,
+    window: _Window,
+) -> Tensor:
+    """(N, t, W) How much of each key goes to each query."""
+    lanes = query.size(1)
+    scores = torch.bmm(_by_head(window.queries(query)), _by_head(window.keys(key)).transpose(1, 2))
+    if rows is not None:
+        near = window.distances(rows)
+        by_distance = torch.bmm(_by_place(window.queries(position_query)), near.transpose(1, 2))
+        if row_bias is not None:
+            by_distance += window.distances(row_bias)[:, None]
+        by_lane = scores.unflatten(0, (lanes, -1))
+        by_lane[..., scores.size(-1) - near.size(1) :].add_(_shifted(by_distance, lanes))
+    _hide(scores, lanes, sight, window)
+    return torch.softmax(scores, dim=-1, out=scores)
+
+
+def _shifted(by_distance: Tensor, lanes: int, spare: int = 0) -> Tensor:
+    """(B, H, t, n) Scores by distance (H, t B, n + spare) re-indexed by key, as a view.
+
+    A row's columns are distances n-1 … 0. The last query of the window has distance 0 to its last key; a query one
+    before sees the same key one column earlier. Keys ahead of a query show the next row's numbers: mask them.
+    """
+    heads, places, pitch = by_distance.shape
+    few = places // lanes
+    return by_distance.as_strided(
+        (lanes, heads, few, pitch - spare),
+        (pitch, places * pitch, lanes * pitch - 1, 1),
+        by_distance.storage_offset() + few - 1,
+    )
+
+
+def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
+    """(H, t B, n) Slopes by key (N, t, W) re-indexed by distance. A spare column keeps the rows of the view apart."""
+    few, keys = slope.shape[1:]
+    by_lane = slope.unflatten(0, (lanes, -1))[..., keys - distances :]
+    by_distance = slope.new_zeros(by_lane.size(1), few * lanes, distances + 1)
+    _shifted(by_distance, lanes, spare=1).copy_(by_lane)
+    return by_distance[..., :-1]
+
+
+def _hide(scores: Tensor, lanes: int, sight: Sight, window: _Window) -> None:
+    """Keys ahead of their query, out of its span, or of another document get no weight."""
+    few, keys = scores.shape[1:]
+    nothing = float("-inf")
+    if few > 1:
+        ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1)
+        scores[..., keys - few :].masked_fill_(ahead, nothing)
+    if sight.span is not None:
+        # The first key in the span of query i, counted from the window's low end, is oldest + i.
+        oldest = sight.held + window.begin + 1 - sight.span - window.low
+        columns = max(0, oldest + few - 1)
+        out = torch.ones(few, columns, dtype=torch.bool, device=scores.device).tril_(oldest - 1)
+        scores[..., :columns].masked_fill_(out, nothing)
+    if sight.foreign is not None:
+        foreign = sight.foreign[:, :, window.begin : window.end, window.low : window.high]
+        scores.unflatten(0, (lanes, -1)).masked_fill_(foreign, nothing)
