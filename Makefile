@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow bench clean
+.PHONY: help demo test lint format test-slow bench growth quality clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,23 @@ test-slow: $(READY)  ## the long suites
 	SEGUE_EXAMPLES=2000 $(BIN)/pytest -n 2 tests/laws
 	$(BIN)/pytest -n 2 -m slow
 
-bench: $(READY)  ## measurements
-	$(BIN)/python bench/core.py
+PEERS := .venv-peers/bin
+.venv-peers/ready:
+	@echo "making .venv-peers, with the libraries that segue is measured against (a minute or two)"
+	@$(PYTHON) -m venv .venv-peers
+	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 pydantic
+	@$(PEERS)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; QUICK=--quick: 3)
+	$(PEERS)/python bench/speed.py --segue $(BIN)/segue $(QUICK)
+	$(PEERS)/python bench/sliding.py $(QUICK)
+
+growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and width (5 minutes)
+	$(BIN)/python bench/growth.py
+
+quality: $(READY) .venv-peers/ready  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)
+	$(PEERS)/python bench/quality.py --data $(DATA) $(MORE)
 
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
+	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist

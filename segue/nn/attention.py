@@ -75,13 +75,9 @@ class Attention(nn.Module):
     def project_behind(self, room: Room, states: Tensor) -> Tensor:
         """(2, M + T, B, H, D) The keys and values in the room, its last T rows now those of states (T, B, C)."""
         held = room.rows.size(1) - len(states)
-        place = room.rows[:, held:]
-        if not torch.is_grad_enabled() and not casting(states):
-            project_into(place.flatten(3), self.key_value.weight, states)
-            return room.rows
-        fresh = self.project(states)
-        place.copy_(fresh.detach())
-        return torch.cat([room.rows[:, :held], fresh], dim=1)
+        fresh = self.key_value(states).unflatten(-1, (2, self.heads, -1)).movedim(2, 0)
+        room.rows[:, held:] = fresh.detach()
+        return torch.cat([room.rows[:, :held], fresh], dim=1) if torch.is_grad_enabled() else room.rows
 
     def forward(self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
         """What the queries in `hidden` (T, B, C) gather from keys and values (2, S, B, H, D)."""
@@ -111,8 +107,9 @@ class _Project(torch.autograd.Function):
         ctx.save_for_backward(weight, *states)
         sizes = [len(run) for run in states]
         projected = weight.new_empty(2, sum(sizes), states[0].size(1), len(weight) // 2)
-        for run, place in zip(states, projected.split(sizes, dim=1), strict=True):
-            project_into(place, weight, run)
+        for half, into in zip(weight.chunk(2), projected, strict=True):
+            for run, place in zip(states, into.split(sizes), strict=True):
+                torch.mm(run.flatten(0, 1), half.T, out=place.flatten(0, 1))
         return projected
 
     @staticmethod
@@ -129,9 +126,3 @@ class _Project(torch.autograd.Function):
             to_run = torch.addmm(key @ weight.chunk(2)[0], value, weight.chunk(2)[1]) if wanted else None
             to_states.append(None if to_run is None else to_run.view_as(run))
         return to_weight, *to_states
-
-
-def project_into(place: Tensor, weight: Tensor, states: Tensor) -> None:
-    """Write the keys and values of states (T, B, C) to their place, (2, T, B, H D)."""
-    for half, into in zip(weight.chunk(2), place, strict=True):
-        torch.mm(states.flatten(0, 1), half.T, out=into.flatten(0, 1))

@@ -141,10 +141,11 @@ class Room(NamedTuple):
 
 
 class Shelf:
-    """Keys and values of all layers, (layers, 2, capacity, B, H, D), filled up to somewhere.
+    """Keys and values of all layers, (layers, 2, B, H, capacity, D), filled up to somewhere.
 
-    Memories are views of it, each up to its own end. What lies behind the newest of them is free to be written, so
-    reading on copies nothing; a memory that is not the newest any more must be copied first.
+    Each head's lie in one piece, as its queries read them. Memories are views, each up to its own end. What lies
+    behind the newest of them is free to be written, so reading on copies nothing; a memory that is not the newest
+    any more must be copied first.
     """
 
     def __init__(self, storage: Tensor, filled: int) -> None:
@@ -152,7 +153,7 @@ class Shelf:
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """For each layer (B, rows, 2, H, D)."""
-        return tuple(_lanes_first(layer[:, begin:end]) for layer in self.storage)
+        return tuple(layer[..., begin:end, :].permute(1, 3, 0, 2, 4) for layer in self.storage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,13 +174,13 @@ class ProjectedMemory(Memory):
     def with_room(self, size: int) -> Self:
         """The same memory on a shelf with room for `size` more rows behind it, which are taken from now on."""
         shelf = self.shelf
-        if shelf is None or shelf.filled != self.end or self.end + size > shelf.storage.size(2):
+        if shelf is None or shelf.filled != self.end or self.end + size > shelf.storage.size(4):
             capacity = self.size + size + max(size, self.size // 4)
-            row = self.rows[0].shape[3:]
-            storage = self.rows[0].new_empty(len(self.rows), 2, capacity, self.lanes, *row)
+            heads, wide = self.rows[0].shape[3:]
+            storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
             shelf = Shelf(storage, self.size)
-            for layer, rows in zip(storage, self.rows, strict=True):
-                layer[:, : self.size] = _time_first(rows)
+            for place, rows in zip(shelf.rows(0, self.size), self.rows, strict=True):
+                place.copy_(rows)
         begin = shelf.filled - self.size
         placed = replace(self, rows=shelf.rows(begin, shelf.filled), shelf=shelf, end=shelf.filled)
         shelf.filled += size
@@ -188,7 +189,8 @@ class ProjectedMemory(Memory):
     def rooms(self, size: int) -> list[Room]:
         """For each layer, what it holds and the room behind it."""
         assert self.shelf is not None
-        return [Room(layer[:, self.end - self.size : self.end + size]) for layer in self.shelf.storage]
+        whole = self.shelf.rows(self.end - self.size, self.end + size)
+        return [Room(rows.transpose(0, 2)) for rows in whole]
 
     def extended(self, passage: Passage) -> Self:
         """The memory after one more segment, whose keys and values now stand in the room behind this one."""
@@ -213,14 +215,6 @@ def _gathered(rows: Tensor, place: Tensor) -> Tensor:
     """The rows at each lane's places (B, count)."""
     lane = torch.arange(len(place), device=rows.device)[:, None]
     return rows[lane, place.to(rows.device)]
-
-
-def _time_first(rows: Tensor) -> Tensor:
-    """(2, M, B, H, D) of (B, M, 2, H, D), and the same back."""
-    return rows.transpose(0, 2)
-
-
-_lanes_first = _time_first
 
 
 def _newest_before_padding(ends: Tensor, count: int) -> Tensor:

@@ -9,6 +9,8 @@ Letters: B lanes, T queries, S keys, H heads, D head width; t queries at a time,
 relation, N = B H.
 """
 
+import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,9 @@ from segue.nn.positions import Relation
 
 FEW = 128
 """Queries at a time: enough for large products, few enough that their scores stay in the cache."""
+
+KEPT = threading.local()
+"""Room for scores on CPUs, one for each thread and use: fresh memory costs more than the product that fills it."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +53,56 @@ def attend(
     query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
 ) -> Tensor:
     """(T, B, H, D) What each query (T, B, H, D) gathers from keys and values (2, S, B, H, D)."""
-    gathered: Tensor
     if relation is None:
         query = query * scale
-        gathered = _Attend.apply(query, query, keys_values, None, None, sight)
-        return gathered
+        return _applied(query, query, keys_values, None, None, sight)
     # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
     known, few = relation.rows.size(0), min(FEW, sight.size)
     missing = max(few - 1, 1 - known) if known < keys_values.size(1) else 0
-    rows = F.pad(relation.rows, (0, 0, 0, 0, missing, 0)).transpose(0, 1)
-    row_bias = relation.row_bias
+    rows, row_bias = relation.rows, relation.row_bias
+    if missing:  # padding by nothing would copy
+        rows = F.pad(rows, (0, 0, 0, 0, missing, 0))
     if row_bias is not None:
         row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
     u, v = relation.content_bias, relation.position_bias
     query = torch.add(u * scale, query, alpha=scale)
     position_query = query + (v - u) * scale
-    gathered = _Attend.apply(query, position_query, keys_values, rows, row_bias, sight)
+    return _applied(query, position_query, keys_values, rows.transpose(0, 1), row_bias, sight)
+
+
+def _applied(
+    query: Tensor,
+    position_query: Tensor,
+    keys_values: Tensor,
+    rows: Tensor | None,
+    row_bias: Tensor | None,
+    sight: Sight,
+) -> Tensor:
+    if not torch.is_grad_enabled():
+        return _gathered(query, position_query, keys_values, rows, row_bias, sight, None)
+    gathered: Tensor = _Attend.apply(query, position_query, keys_values, rows, row_bias, sight)
+    return gathered
+
+
+def _gathered(
+    query: Tensor,
+    position_query: Tensor,
+    keys_values: Tensor,
+    rows: Tensor | None,
+    row_bias: Tensor | None,
+    sight: Sight,
+    kept: list[Tensor] | None,
+) -> Tensor:
+    """The forward pass; the weights go to `kept` if there is such a list."""
+    (key, value), (lanes, heads) = keys_values, query.shape[1:3]
+    gathered = torch.empty_like(query)
+    for window in _windows(sight):
+        shape = lanes * heads, window.end - window.begin, window.high - window.low
+        room = _room("scores", *shape, like=query) if kept is None else query.new_empty(shape)
+        weights = _weights(query, position_query, key, rows, row_bias, sight, window, room)
+        _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
+        if kept is not None:
+            kept.append(weights)
     return gathered
 
 
@@ -78,14 +117,8 @@ class _Attend(torch.autograd.Function):
         row_bias: Tensor | None,
         sight: Sight,
     ) -> Tensor:
-        key, value = keys_values
-        kept = []
-        gathered = torch.empty_like(query)
-        for window in _windows(sight):
-            weights = _weights(query, position_query, key, rows, row_bias, sight, window)
-            _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
-            if any(ctx.needs_input_grad):
-                kept.append(weights)
+        kept: list[Tensor] = []
+        gathered = _gathered(query, position_query, keys_values, rows, row_bias, sight, kept)
         ctx.save_for_backward(query, position_query, keys_values, rows, gathered, *kept)
         ctx.sight, ctx.biased = sight, row_bias is not None
         return gathered
@@ -109,7 +142,8 @@ class _Attend(torch.autograd.Function):
             few, here = slice(window.begin, window.end), slice(window.low, window.high)
             arriving, so_far = _by_head(gradient[few]), float(window.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
-            slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2))
+            place = _room("scores", *weights.shape, like=weights)
+            slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2), out=place)
             slope.sub_(common[:, few]).mul_(weights)
             _by_head(to_query[few]).copy_(torch.bmm(slope, _by_head(key[here])))
             to_key[:, here].baddbmm_(slope.transpose(1, 2), _by_head(query[few]), beta=so_far)
@@ -123,6 +157,17 @@ class _Attend(torch.autograd.Function):
                     window.distances(to_bias).add_(by_distance.sum(dim=1))
         by_lane = to_keys_values.unflatten(1, (lanes, heads)).permute(0, 3, 1, 2, 4).contiguous()
         return to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
+
+
+def _room(use: str, *shape: int, like: Tensor) -> Tensor:
+    """Unwritten, and written over at the next call: for what does not outlive this one."""
+    if like.device.type != "cpu":  # the allocators of GPUs keep theirs
+        return like.new_empty(shape)
+    rooms: dict[tuple[str, torch.dtype], Tensor] = KEPT.__dict__.setdefault("rooms", {})
+    size, key = math.prod(shape), (use, like.dtype)
+    if key not in rooms or rooms[key].numel() < size:
+        rooms[key] = torch.empty(size, dtype=like.dtype)
+    return rooms[key][:size].view(shape)
 
 
 def _windows(sight: Sight) -> Iterator[_Window]:
@@ -150,13 +195,15 @@ def _weights(
     row_bias: Tensor | None,
     sight: Sight,
     window: _Window,
+    room: Tensor,
 ) -> Tensor:
     """(N, t, W) How much of each key goes to each query."""
     lanes = query.size(1)
-    scores = torch.bmm(_by_head(window.queries(query)), _by_head(window.keys(key)).transpose(1, 2))
+    scores = torch.bmm(_by_head(window.queries(query)), _by_head(window.keys(key)).transpose(1, 2), out=room)
     if rows is not None:
-        near = window.distances(rows)
-        by_distance = torch.bmm(_by_place(window.queries(position_query)), near.transpose(1, 2))
+        near, asking = window.distances(rows), _by_place(window.queries(position_query))
+        place = _room("distances", len(asking), asking.size(1), near.size(1), like=query)
+        by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
         if row_bias is not None:
             by_distance += window.distances(row_bias)[:, None]
         by_lane = scores.unflatten(0, (lanes, -1))
@@ -184,7 +231,7 @@ def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
     """(H, t B, n) Slopes by key (N, t, W) re-indexed by distance. A spare column keeps the rows of the view apart."""
     few, keys = slope.shape[1:]
     by_lane = slope.unflatten(0, (lanes, -1))[..., keys - distances :]
-    by_distance = slope.new_zeros(by_lane.size(1), few * lanes, distances + 1)
+    by_distance = _room("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
     _shifted(by_distance, lanes, spare=1).copy_(by_lane)
     return by_distance[..., :-1]
 

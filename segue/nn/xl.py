@@ -127,7 +127,11 @@ class TransformerXL(nn.Module):
         if memory.related >= keys:
             return memory
         related = max(keys, min(2 * keys, memory.reach.memory + size))
-        return replace(memory, relations=self._relations(related, memory.reach.clamp), related=related)
+        relations = tuple(
+            relation and replace(relation, rows=relation.rows.transpose(0, 1).contiguous().transpose(0, 1))
+            for relation in self._relations(related, memory.reach.clamp)
+        )  # each head's rows in one piece, like its keys
+        return replace(memory, relations=relations, related=related)
 
     def _places(self, memory: Memory, passage: Passage) -> Tensor:
         """(B, T) Where each token stands in its document; for encodings that ask."""

@@ -54,6 +54,32 @@ def test_lanes_change_nothing(data: st.DataObject) -> None:
 
 
 @given(st.data())
+def test_several_segments_at_once_change_nothing_where_seams_do_not_show(data: st.DataObject) -> None:
+    config = data.draw(shapes())
+    starts = data.draw(st.lists(st.integers(1, 39), unique=True, max_size=3).map(sorted))
+    span = data.draw(st.integers(1, 6))
+    initial = data.draw(st.sampled_from(["empty", "zeros"]))
+    reach = Reach(memory=data.draw(st.integers(span - 1, 8)), span=span, initial=initial)
+    reading = Reading(segment=data.draw(st.integers(1, 7)), reach=reach)
+    model, stream, found = build(config), some_stream(40, starts), []
+    for at_once in (1, 16):  # fewer than a segment: one by one
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("segue.config.AT_ONCE", at_once)
+            assert reading.at_once == max(1, at_once // reading.segment) * reading.segment
+            found.append(evaluate(model, stream, reading).nats)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+def test_where_seams_show_segments_are_read_one_by_one() -> None:
+    for reach in (
+        Reach(memory=8),
+        Reach(memory=3, span=5),
+        Reach(memory=0, span=1, positions="restart"),
+    ):
+        assert Reading(segment=4, reach=reach).at_once == 4
+
+
+@given(st.data())
 def test_the_score_is_the_sum_over_the_stream_read_at_once(data: st.DataObject) -> None:
     config = data.draw(shapes())
     reach = data.draw(whole_reaches(config, 20))

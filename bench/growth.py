@@ -1,0 +1,152 @@
+"""How the cost of reading grows: with the stream (it should not), with memory, segment, lanes and width.
+
+    make growth                     # about 5 minutes; writes bench/results/growth.json and docs/pictures/growth.svg
+
+Costs are the fastest of several repeats, and the exponent is that of the line through their logarithms.
+"""
+
+import argparse
+import json
+import math
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import segue
+from machine import THREADS, environment, interleaved
+from segue.nn.memory import Memory
+
+HERE = Path(__file__).parent
+VOCAB = 256
+
+
+def model_of(width: int, layers: int = 4) -> segue.TransformerXL:
+    return segue.TransformerXL(
+        segue.XLConfig(vocab=VOCAB, width=width, layers=layers, heads=width // 32)
+    ).eval()
+
+
+def reader(model: segue.TransformerXL, memory: int, segment: int, lanes: int) -> Callable[[], None]:
+    """Reads one segment more each time it is called; its memory is full."""
+    held: list[Memory] = [model.projected(model.start(lanes=lanes, reach=segue.Reach(memory=memory)))]
+
+    def read(size: int = segment) -> None:
+        with torch.no_grad():
+            tokens = torch.randint(0, VOCAB, (lanes, size))
+            hidden, held[0] = model(tokens, held[0])
+            model.nats(hidden, tokens)
+
+    while held[0].size < memory:
+        read(256)
+    return read
+
+
+def exponent(sizes: list[int], costs: list[float]) -> float:
+    """The slope of the line through (log size, log cost)."""
+    xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return over / sum((x - mean_x) ** 2 for x in xs)
+
+
+def swept(name: str, sizes: list[int], works: list[Callable[[], None]], tokens: list[int]) -> dict[str, Any]:
+    """Seconds for one token, for each size."""
+    times = interleaved({str(size): work for size, work in zip(sizes, works, strict=True)}, repeats=9)
+    costs = [times[str(size)].fastest / count for size, count in zip(sizes, tokens, strict=True)]
+    found = {"name": name, "sizes": sizes, "seconds per token": costs, "exponent": exponent(sizes, costs)}
+    print(f"{name:<16} {sizes}: exponent {found['exponent']:.2f}", flush=True)
+    return found
+
+
+def stream(total: int) -> dict[str, Any]:
+    """One stream of so many tokens: seconds and resident memory of each twentieth."""
+    model = model_of(64, layers=2)
+    read = reader(model, 256, 256, 1)
+    part, seconds, resident = total // 20, [], []
+    for _ in range(20):
+        begin = time.perf_counter()
+        for _ in range(part // 256):
+            read()
+        seconds.append((time.perf_counter() - begin) / part)
+        resident.append(_resident())
+    grown = resident[-1] / resident[1] - 1
+    print(
+        f"stream           {total:,} tokens: memory {grown:+.2%} from the first tenth to the last", flush=True
+    )
+    return {"tokens": total, "seconds per token": seconds, "resident": resident, "grown": grown}
+
+
+def _resident() -> int:
+    """Bytes held now; where the system does not tell, the most there ever were."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def sweeps() -> list[dict[str, Any]]:
+    model = model_of(256)
+    memories, segments, lanes, widths = (
+        [256, 512, 1024, 2048, 4096],
+        [16, 32, 64, 128, 256],
+        [1, 2, 4, 8],
+        [128, 256, 512, 1024],
+    )
+    return [
+        swept("memory", memories, [reader(model, size, 64, 1) for size in memories], [64] * 5),
+        swept("segment", segments, [reader(model, 512, size, 1) for size in segments], segments),
+        swept("lanes", lanes, [reader(model, 512, 32, count) for count in lanes], [32 * n for n in lanes]),
+        swept("width", widths, [reader(model_of(width), 256, 64, 1) for width in widths], [64] * 4),
+    ]
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
+    flat = results["stream"]
+    places = [(index + 1) * flat["tokens"] / 20 for index in range(20)]
+    axes[0, 0].plot(places, [1e6 * cost for cost in flat["seconds per token"]])
+    axes[0, 0].set(title="stream length: time", xlabel="tokens read", ylabel="µs per token", ylim=(0, None))
+    axes[0, 1].plot(places, [size / 2**20 for size in flat["resident"]])
+    axes[0, 1].set(title="stream length: memory", xlabel="tokens read", ylabel="MiB resident", ylim=(0, None))
+    for axis, sweep in zip(axes.flat[2:], results["sweeps"], strict=True):
+        axis.loglog(sweep["sizes"], [1e6 * cost for cost in sweep["seconds per token"]], marker="o")
+        title = f"{sweep['name']}: exponent {sweep['exponent']:.2f}"
+        axis.set(title=title, xlabel=sweep["name"], ylabel="µs per token")
+        axis.set_xticks(sweep["sizes"], sweep["sizes"])
+        axis.minorticks_off()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="of the long stream")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "growth.json")
+    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "pictures" / "growth.svg")
+    words = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    results = {
+        "command": "make growth",
+        "made": time.strftime("%Y-%m-%d"),
+        **environment(),
+        "stream": stream(words.tokens),
+        "sweeps": sweeps(),
+    }
+    words.out.write_text(json.dumps(results, indent=1) + "\n")
+    draw(results, words.picture)
+
+
+if __name__ == "__main__":
+    main()

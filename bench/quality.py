@@ -1,0 +1,201 @@
+"""Quality for the hour: bits per byte of enwik8 after so many minutes of training from nothing, ours and the peers'.
+
+    make quality DATA=data/enwik8                     # 30 minutes each, one after the other
+    make quality DATA=data/enwik8 MORE="--minutes 5"  # a quick look
+    make quality DATA=data/enwik8 MORE="--only x-transformers --set width=192 lanes=32 rate=2e-3"
+
+Every one is timed for a few steps first and then gets as many steps as fit its minutes, so that its schedule ends when
+its time does. All read the same bytes, in lanes of one stream, with memory across segments, and are scored in the same
+way: every byte of the split once, memory carried on. Peers train with AdamW; `--set` tries other settings for them.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import segue
+from machine import THREADS, environment
+from peers import Rows, Size, transfo_xl, x_transformer
+from segue.config import Reach, Reading
+from segue.infer.evaluate import evaluate, segments
+from segue.text.corpus import Corpus, Stream, open_corpus
+from segue.text.lanes import Lanes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned for a peer."""
+
+    layers: int = 4
+    width: int = 192
+    heads: int = 6
+    lanes: int = 32
+    segment: int = 64
+    memory: int = 64
+    rate: float = 2e-3
+    decay: float = 0.01
+
+    @property
+    def size(self) -> Size:
+        return Size(self.layers, self.width, self.heads, 4 * self.width)
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.lanes, self.segment, self.memory)
+
+
+class Peer(Protocol):
+    """A model that reads on: the nats of targets, and its memory afterwards."""
+
+    model: nn.Module
+
+    def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]: ...
+
+
+class TransfoXL:
+    def __init__(self, setting: Setting) -> None:
+        self.model = transfo_xl(setting.size, setting.rows, vocab=256)
+
+    def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        """(B, T) Its `labels` would shift once more, so the logits are scored here."""
+        found = self.model(tokens, mems=memory)
+        logits = found.prediction_scores.view(*tokens.shape, -1)
+        return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), found.mems
+
+
+class XTransformer:
+    def __init__(self, setting: Setting) -> None:
+        self.model = x_transformer(setting.size, setting.rows, vocab=256)
+
+    def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        logits, memory = self.model(tokens, mems=memory, return_mems=True)
+        return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), memory
+
+
+PEERS: dict[str, Callable[[Setting], Peer]] = {"transfo-xl": TransfoXL, "x-transformers": XTransformer}
+
+
+def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) -> tuple[Peer, int]:
+    """Linear warm-up over a twentieth, then a cosine, as ours; gradients clipped at 1."""
+    pace = statistics.median(_steps(PEERS[name](setting), setting, corpus, 9)[1][3:])
+    steps = max(20, round(60 * minutes / pace))
+    peer = PEERS[name](setting)
+    _steps(peer, setting, corpus, steps)
+    return peer, steps
+
+
+def _steps(peer: Peer, setting: Setting, corpus: Corpus, steps: int) -> tuple[Peer, list[float]]:
+    lanes = Lanes(corpus.stream("train"), setting.lanes)
+    optimizer = torch.optim.AdamW(
+        peer.model.parameters(), lr=setting.rate, betas=(0.9, 0.98), weight_decay=setting.decay, fused=True
+    )
+    memory, times, warmup = None, [], max(1, steps // 20)
+    peer.model.train()
+    for step in range(steps):
+        begin = time.monotonic()
+        share = min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = setting.rate * share
+        segment = lanes.segment(step * setting.segment, setting.segment)
+        nats, memory = peer.read(segment.tokens, segment.targets, memory)
+        nats.mean().backward()
+        nn.utils.clip_grad_norm_(peer.model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.monotonic() - begin)
+        if step % 200 == 0:
+            print(f"  step {step:,} of {steps:,}: {nats.mean().item() / math.log(2):.3f} bits", flush=True)
+    return peer, times
+
+
+@torch.no_grad()
+def bits_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None) -> float:
+    total = min(limit or len(stream.ids), len(stream.ids) - 1)
+    reading = Reading(segment=setting.segment, reach=Reach(memory=setting.memory))
+    peer.model.eval()
+    nats, memory = 0.0, None
+    for segment in segments(stream, reading, total):
+        surprise, memory = peer.read(segment.tokens, segment.targets, memory)
+        nats += surprise.double().sum().item()
+    return nats / math.log(2) / total
+
+
+def ours(preset: str, data: Path, minutes: float, limit: int | None) -> dict[str, Any]:
+    """The preset with as many steps as fit, read with its own reading."""
+    from explore import seconds_per_step
+
+    recipe = segue.preset(preset).recipe
+    corpus = open_corpus(data)
+    steps = max(20, round(60 * minutes / seconds_per_step(recipe, corpus)))
+    changes = {"steps": steps, "warmup": steps // 20, "validate_every": 0, "save_every": 0}
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.monotonic()
+        run = segue.train(recipe, data, Path(folder) / "run")
+        seconds = time.monotonic() - begin
+        bundle = segue.load(run)
+    score = evaluate(bundle.model, corpus.stream("test"), recipe.reading, limit=limit, lanes=8)
+    return {"steps": steps, "seconds": round(seconds), "test bits per byte": round(score.bits_per_byte, 4)}
+
+
+def theirs(name: str, setting: Setting, data: Path, minutes: float, limit: int | None) -> dict[str, Any]:
+    corpus = open_corpus(data)
+    begin = time.monotonic()
+    peer, steps = trained_peer(name, setting, corpus, minutes)
+    seconds = time.monotonic() - begin
+    bits = bits_of_peer(peer, corpus.stream("test"), setting, limit)
+    return {
+        "setting": asdict(setting),
+        "steps": steps,
+        "seconds": round(seconds),
+        "test bits per byte": round(bits, 4),
+    }
+
+
+def changed(setting: Setting, changes: list[str]) -> Setting:
+    values = dict(change.split("=", 1) for change in changes)
+    kinds = {name: type(value) for name, value in asdict(setting).items()}
+    return replace(setting, **{name: kinds[name](float(value)) for name, value in values.items()})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="a folder made by `segue prepare enwik8`")
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--preset", default="enwik8-cpu")
+    parser.add_argument("--only", choices=["segue", *PEERS], action="append")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the peers")
+    parser.add_argument("--limit", type=int, help="bytes of the test split; all by default")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "quality.json")
+    words = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    results = json.loads(words.out.read_text()) if words.out.exists() else []
+    for name in words.only or ["segue", *PEERS]:
+        print(f"{name}: {words.minutes:g} minutes", flush=True)
+        if name == "segue":
+            found = ours(words.preset, words.data, words.minutes, words.limit)
+        else:
+            setting = changed(Setting(), words.set)
+            found = theirs(name, setting, words.data, words.minutes, words.limit)
+        results.append(
+            {"name": name, "minutes": words.minutes, "limit": words.limit, **found, **environment()}
+        )
+        words.out.write_text(json.dumps(results, indent=1) + "\n")
+        print(f"{name}: {found}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,362 @@
+"""Speed beside the peers: one table, every row measured in turns on the same machine in the same run.
+
+    make bench                      # builds the peers' environment, runs all rows (about 15 minutes)
+    make bench QUICK=--quick        # fewer repeats, shorter lengths (about 3 minutes)
+
+A ratio is the peer's median time over ours. Times are shown, but no claim rests on them: machines are shared.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import segue
+from machine import THREADS, Times, as_json, environment, interleaved, limits
+from peers import LARGE, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
+from segue.nn.footprint import training_flops
+from segue.nn.memory import Memory
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One row of the table."""
+
+    work: str
+    setting: str
+    times: dict[str, Times]
+    aim: float | None  # times as fast as TransfoXL
+    tokens: int  # of one time
+    flops: float = 0.0  # of our products in one time, as a formula counts them
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def ratio(self, peer: str) -> float | None:
+        return self.times[peer].over(self.times["segue"]) if peer in self.times else None
+
+
+TRAINING = {
+    1: (LARGE, Rows(2, 256, 256), 1.5),
+    2: (Size(6, 256, 8, 1024), Rows(8, 128, 128), 2.3),
+    3: (LARGE, Rows(1, 512, 512), 1.8),
+    4: (Size(4, 128, 4, 512), Rows(16, 64, 64), 2.1),
+}
+EVALUATION = {
+    5: (Rows(1, 80, 2100, clamp=820, capped=True), 6.5),
+    6: (Rows(1, 128, 3800, clamp=1000, capped=True), 7.0),
+    7: (Rows(1, 64, 640, clamp=400, capped=True), 4.5),
+}
+GENERATION = Rows(1, 1, 1600)
+
+
+def training(size: Size, rows: Rows, aim: float, repeats: int) -> Found:
+    peer = transfo_xl(size, rows).train()
+    model, reach = ours(peer)
+    model.train()
+    other = x_transformer(size, rows).train()
+    tokens = some_tokens(rows.lanes, rows.segment)
+    memory = filled(model, reach, rows.lanes, still=False)
+    with torch.no_grad():
+        mems = peer(some_tokens(rows.lanes, rows.segment)).mems
+        _, states = other(some_tokens(rows.lanes, rows.segment), return_mems=True)
+
+    def theirs() -> None:
+        peer(tokens, labels=tokens, mems=mems).losses.mean().backward()
+        peer.zero_grad()
+
+    def step() -> None:
+        hidden, _ = model(tokens, memory)
+        model.nats(hidden, tokens).mean().backward()
+        model.zero_grad()
+
+    def rotary() -> None:
+        logits, _ = other(tokens, mems=states, return_mems=True)
+        nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+        other.zero_grad()
+
+    times = interleaved({"transfo-xl": theirs, "segue": step, "x-transformers": rotary}, repeats)
+    setting = f"{size}, T = M = {rows.segment}, B = {rows.lanes}"
+    train = segue.TrainConfig(lanes=rows.lanes, segment=rows.segment, memory=rows.memory, steps=1)
+    return Found(
+        "training step",
+        setting,
+        times,
+        aim,
+        tokens.numel(),
+        training_flops(model.config, train),
+        {"apart": apart(peer, model, reach, rows)},
+    )
+
+
+@torch.no_grad()
+def apart(peer: nn.Module, model: segue.TransformerXL, reach: segue.Reach, rows: Rows) -> float:
+    """The largest difference between the two models' log-probabilities on the third segment of some text."""
+    peer.eval()
+    mems, memory = None, model.start(lanes=rows.lanes, reach=reach)
+    for _ in range(3):
+        tokens = some_tokens(rows.lanes, rows.segment)
+        found = peer(tokens, mems=mems)
+        mems = found.mems
+        hidden, memory = model(tokens, memory)
+    logprobs = found.prediction_scores.view(rows.lanes, rows.segment, -1).log_softmax(-1)
+    peer.train()
+    return float((logprobs - model.logprobs(hidden)).abs().max())
+
+
+@torch.no_grad()
+def evaluation(rows: Rows, aim: float, repeats: int) -> Found:
+    """Several segments at once for us, where the capped span allows it; one by one for the peers."""
+    peer = transfo_xl(LARGE, rows).eval()
+    model, reach = ours(peer)
+    model.eval()
+    other = x_transformer(LARGE, rows).eval()
+    reading = segue.Reading(segment=rows.segment, reach=reach)
+    tokens = some_tokens(1, reading.at_once)
+    held = [filled(model, reach, 1, still=True)]
+    mems, states = _theirs_filled(peer, rows), _rotary_filled(other, rows)
+
+    def theirs() -> None:
+        kept = mems
+        for piece in tokens.split(rows.segment, dim=1):
+            kept = peer(piece, labels=piece, mems=kept).mems
+
+    def rotary() -> None:
+        kept = states
+        for piece in tokens.split(rows.segment, dim=1):
+            logits, kept = other(piece, mems=kept, return_mems=True)
+            nn.functional.cross_entropy(logits.flatten(0, 1), piece.flatten())
+
+    def read() -> None:
+        hidden, held[0] = model(tokens, held[0])  # reads on, as a stream does
+        model.nats(hidden, tokens)
+
+    times = interleaved({"transfo-xl": theirs, "segue": read, "x-transformers": rotary}, repeats)
+    setting = f"12 layers of 512, T {rows.segment}, M {rows.memory}, clamp {rows.clamp}, span capped"
+    return Found(
+        "evaluation, one stream",
+        setting,
+        times,
+        aim,
+        tokens.numel(),
+        notes={"apart": apart(peer, model, reach, rows)},
+    )
+
+
+def _theirs_filled(peer: nn.Module, rows: Rows) -> Any:
+    mems = None
+    for _ in range(-(-rows.memory // 400)):
+        mems = peer(some_tokens(rows.lanes, 400), mems=mems).mems
+    return mems
+
+
+def _rotary_filled(other: nn.Module, rows: Rows) -> Any:
+    states: Any = None
+    size = rows.segment if rows.segment > 1 else 400
+    for _ in range(-(-rows.memory // size)):
+        _, states = other(some_tokens(rows.lanes, size), mems=states, return_mems=True)
+    return states
+
+
+@torch.no_grad()
+def generation(repeats: int, count: int) -> Iterator[Found]:
+    rows = GENERATION
+    peer = transfo_xl(LARGE, rows).eval()
+    model, reach = ours(peer)
+    model.eval()
+    mems = _theirs_filled(peer, rows)
+    memories = {lanes: filled(model, reach, lanes, still=True) for lanes in (1, 16)}
+
+    def theirs() -> None:
+        found = peer(some_tokens(1, 1), mems=mems)
+        found.prediction_scores.argmax(-1)
+
+    def read(lanes: int, count: int) -> Work:
+        def work() -> None:
+            memory: Memory = memories[lanes]
+            token = some_tokens(lanes, 1)
+            for _ in range(count):
+                hidden, memory = model(token, memory)
+                token = model.logprobs(hidden).argmax(-1)
+            memories[lanes] = memory  # reads on: a memory that is not the newest would be copied first
+
+        return work
+
+    times = interleaved({"transfo-xl": theirs, "segue": read(1, count)}, repeats)
+    times["segue"] = _divided(times["segue"], count)
+    rotary = _rotary_generation(rows, repeats, count)
+    yield Found(
+        "generation, one stream",
+        f"12 layers of 512, M {rows.memory}, token by token",
+        times | {"x-transformers": rotary},
+        20,
+        1,
+        notes={"apart": apart(peer, model, reach, Rows(1, 40, rows.memory))},
+    )
+    many = interleaved({"one": read(1, 4), "segue": read(16, 4)}, repeats)
+    gained = 16 * many["one"].median / many["segue"].median
+    yield Found(
+        "generation, 16 streams",
+        f"12 layers of 512, M {rows.memory}",
+        {"segue": _divided(many["segue"], 4)},
+        None,
+        16,
+        notes={"tokens/s of one stream, times": round(gained, 2), "aim": 6},
+    )
+
+
+def _rotary_generation(rows: Rows, repeats: int, count: int) -> Times:
+    """With their cache of keys and values, after a prompt of as many tokens as our memory holds."""
+    other = x_transformer(LARGE, Rows(1, 400, rows.memory)).eval()
+    prompt = some_tokens(1, rows.memory)
+    _, cache = other(prompt, return_intermediates=True)
+    tokens = torch.cat([prompt, some_tokens(1, 1)], dim=1)
+
+    def work() -> None:
+        text, held = tokens, cache
+        for _ in range(count):
+            logits, held = other(text, cache=held, return_intermediates=True)
+            text = torch.cat([text, logits[:, -1:].argmax(-1)], dim=1)
+
+    return _divided(interleaved({"x": work}, repeats)["x"], count)
+
+
+def _divided(times: Times, count: int) -> Times:
+    return Times(times.median / count, times.fastest / count, times.slowest / count)
+
+
+def resident() -> Found:
+    """Peak memory of a training step as in row 1, each in a process of its own."""
+    found = {}
+    for name in ("transfo-xl", "segue"):
+        command = [sys.executable, __file__, "--resident", name]
+        found[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    share = found["segue"] / found["transfo-xl"]
+    notes = {"bytes": found, "share": round(share, 3), "aim": 0.7}
+    return Found("peak resident memory", "as row 1", {}, None, 0, notes=notes)
+
+
+def one_resident(name: str) -> None:
+    import resource
+
+    size, rows, _ = TRAINING[1]
+    peer = transfo_xl(size, rows).train()
+    tokens = some_tokens(rows.lanes, rows.segment)
+    if name == "transfo-xl":
+        mems = None
+        for _ in range(3):
+            found = peer(tokens, labels=tokens, mems=mems)
+            found.losses.mean().backward()
+            mems = found.mems
+            peer.zero_grad()
+    else:
+        model, reach = ours(peer)
+        del peer
+        memory: Memory = model.start(lanes=rows.lanes, reach=reach)
+        for _ in range(3):
+            hidden, memory = model(tokens, memory)
+            model.nats(hidden, tokens).mean().backward()
+            model.zero_grad()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def starting(segue_command: str, repeats: int) -> Found:
+    """`segue --help`, and python importing torch, each as a process."""
+    works = {
+        "segue --help": lambda: subprocess.run([segue_command, "--help"], check=True, capture_output=True),
+        "import torch": lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True),
+        "python": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+    }
+    times = interleaved(works, repeats)
+    notes = {name: round(one.median, 3) for name, one in times.items()}
+    return Found("start", "seconds", {}, None, 0, notes=notes | {"aim of --help": 0.3})
+
+
+def rows_of(words: argparse.Namespace) -> Iterator[Found]:
+    repeats = 3 if words.quick else 7
+    for number, (size, rows, aim) in TRAINING.items():
+        yield training(size, rows, aim, repeats if number in (1, 3) else 3 * repeats)
+    for _, (rows, aim) in EVALUATION.items():
+        yield evaluation(rows, aim, repeats)
+    yield from generation(5 * repeats, 8)
+    yield resident()
+    if words.segue:
+        yield starting(words.segue, repeats)
+
+
+def shown(found: Found, machine: dict[str, float]) -> str:
+    line = f"{found.work:<23} {found.setting:<66}"
+    if found.times and "transfo-xl" in found.times:
+        ratio, rotary = found.ratio("transfo-xl"), found.ratio("x-transformers")
+        line += f" {found.times['segue'].median * 1e3:8.1f} ms  {ratio:5.2f}x (aim {found.aim})"
+        line += f"  x-transformers {rotary:5.2f}x" if rotary else ""
+        if found.flops:
+            share = found.flops / found.times["segue"].median / machine["matmul_flops"]
+            line += f"  {share:4.0%} of matmul"
+    told = {key: value for key, value in found.notes.items() if key != "bytes"}
+    return line + "  " + ", ".join(f"{key} {_short(value)}" for key, value in told.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "speed.json")
+    parser.add_argument("--segue", help="the command, to measure how it starts")
+    parser.add_argument("--resident", choices=["segue", "transfo-xl"], help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    if words.resident:
+        return one_resident(words.resident)
+    machine = limits()
+    print(
+        f"torch {torch.__version__}, {THREADS} threads; matmul {machine['matmul_flops'] / 1e9:.0f} GFLOP/s, "
+        f"reading {machine['read_bytes'] / 1e9:.0f} GB/s, copying {machine['copy_bytes'] / 1e9:.0f} GB/s\n",
+        flush=True,
+    )
+    results: dict[str, Any] = {
+        "command": "make bench" + (" QUICK=--quick" if words.quick else ""),
+        "environment": environment(),
+        "made": time.strftime("%Y-%m-%d"),
+        "limits": machine,
+        "rows": [],
+    }
+    for found in rows_of(words):
+        print(shown(found, machine), flush=True)
+        results["rows"].append(
+            {
+                "work": found.work,
+                "setting": found.setting,
+                "aim": found.aim,
+                "tokens": found.tokens,
+                "seconds": as_json(found.times),
+                "ratio": {
+                    peer: round(ratio, 3)
+                    for peer in ("transfo-xl", "x-transformers")
+                    if "segue" in found.times and (ratio := found.ratio(peer)) is not None
+                },
+                "notes": found.notes,
+            }
+        )
+    words.out.parent.mkdir(exist_ok=True)
+    words.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"\nwritten to {words.out}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
