@@ -128,18 +128,13 @@ class VocabularyConfig(Settings):
         return self
 
 
-class XLConfig(VocabularyConfig):
-    """A Transformer-XL: all that is needed to build its weights, and the dropout it trains with."""
+class LayersConfig(VocabularyConfig):
+    """What the layers of all Transformers have: their shape, and the dropout they train with."""
 
-    kind: Literal["xl"] = "xl"
-    layers: PositiveInt = 12
     heads: PositiveInt = 8
     head_width: PositiveInt = Field(default_factory=_shared_out)
     inner: PositiveInt = Field(default_factory=_four_times)  # of the feed-forward
     norm: Literal["post", "pre"] = "post"
-    encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
-    table: NonNegativeInt = 0  # rows of a learned encoding: distances for shaw, positions for the others
-    biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
     dropout: float = Field(0.0, ge=0, lt=1)
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     init: PositiveFloat = 0.02  # the spread of fresh weights
@@ -153,12 +148,32 @@ class XLConfig(VocabularyConfig):
             )
         return self
 
+
+class XLConfig(LayersConfig):
+    """A Transformer-XL: all that is needed to build its weights."""
+
+    kind: Literal["xl"] = "xl"
+    layers: PositiveInt = 12
+    encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
+    table: NonNegativeInt = 0  # rows of a learned encoding: distances for shaw, positions for the others
+    biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
+
     @model_validator(mode="after")
     def _table_fits(self) -> Self:
         if (self.encoding in TABLED) != (self.table > 0):
             wanted = "a table of 1 row or more" if self.encoding in TABLED else "no table"
             raise ValueError(f"encoding {self.encoding!r} wants {wanted}; found table={self.table}")
         return self
+
+
+class Seq2SeqConfig(LayersConfig):
+    """An encoder-decoder Transformer. `vocab` is the target's, and the source's too unless it has its own."""
+
+    kind: Literal["seq2seq"] = "seq2seq"
+    source_vocab: NonNegativeInt = 0  # 0: one vocabulary for both sides
+    encoder_layers: PositiveInt = 6
+    decoder_layers: PositiveInt = 6
+    encoding: Literal["sinusoidal", "xl"] = "sinusoidal"  # xl: relative in the encoder, to both sides
 
 
 class Reach(Settings):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import XLConfig
+from segue.config import LayersConfig
 from segue.nn.memory import Room
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
@@ -29,7 +29,7 @@ def relative_shift(scores: Tensor) -> Tensor:
     return padded[..., 1:, :].reshape(*lead, queries, keys)
 
 
-def attention_scores(query: Tensor, key: Tensor, relation: Relation | None) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor, relation: Relation | None, *, causal: bool = True) -> Tensor:
     """(B, H, T, S) What each query (T, B, H, D) has to do with each key (S, B, H, D), before scaling.
 
     With a relation, the four terms of Transformer-XL: (a) q·k, (b) q·r, (c) u·k, (d) v·r. Without, (a) alone.
@@ -40,9 +40,9 @@ def attention_scores(query: Tensor, key: Tensor, relation: Relation | None) -> T
     position = torch.einsum("tbhd,rhd->bhtr", query + relation.position_bias, relation.rows)  # (b) + (d)
     if relation.row_bias is not None:
         position = position + relation.row_bias.T[:, None]
-    farther = len(key) - len(
-        relation.rows
-    )  # these score zero; a negative number cuts rows that are not needed
+    if not causal:  # rows for both sides
+        return content + relative_shift(position)[..., : len(key)]
+    farther = len(key) - len(relation.rows)  # score zero; a negative number cuts rows that are not needed
     return content + relative_shift(F.pad(position, (farther, 0)))
 
 
@@ -54,12 +54,12 @@ def casting(tensor: Tensor) -> bool:
 class Attention(nn.Module):
     """softmax(scores / sqrt(D)) v, over several heads."""
 
-    def __init__(self, config: XLConfig) -> None:
+    def __init__(self, config: LayersConfig, *, bias: bool = False) -> None:
         super().__init__()
         self.heads, inner = config.heads, config.heads * config.head_width
-        self.query = nn.Linear(config.width, inner, bias=False)
-        self.key_value = nn.Linear(config.width, 2 * inner, bias=False)
-        self.out = nn.Linear(inner, config.width, bias=False)
+        self.query = nn.Linear(config.width, inner, bias=bias)
+        self.key_value = nn.Linear(config.width, 2 * inner, bias=bias)
+        self.out = nn.Linear(inner, config.width, bias=bias)
         self.scale = config.head_width**-0.5
         self.dropout = nn.Dropout(config.attention_dropout)
 
@@ -68,7 +68,7 @@ class Attention(nn.Module):
         if casting(states[0]):
             projected = self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(-2, 0)
         else:
-            projected = _Project.apply(self.key_value.weight, *states)
+            projected = _Project.apply(self.key_value.weight, self.key_value.bias, *states)
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1))
         return by_head
 
@@ -93,7 +93,7 @@ class Attention(nn.Module):
     def textbook(self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
         """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
         key, value = keys_values
-        scores = attention_scores(query, key, relation) * self.scale
+        scores = attention_scores(query, key, relation, causal=sight.causal) * self.scale
         scores = scores.masked_fill(~sight.mask(scores.device), float("-inf"))
         weights = self.dropout(scores.softmax(dim=-1))
         return torch.einsum("bhts,sbhd->tbhd", weights, value)
@@ -103,14 +103,14 @@ class _Project(torch.autograd.Function):
     """Keys and values of several runs of states written side by side, each where it belongs."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, *states: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *states: Tensor) -> Tensor:
         ctx.save_for_backward(weight, *states)
         sizes = [len(run) for run in states]
         projected = weight.new_empty(2, sum(sizes), states[0].size(1), len(weight) // 2)
         for half, into in zip(weight.chunk(2), projected, strict=True):
             for run, place in zip(states, into.split(sizes), strict=True):
                 torch.mm(run.flatten(0, 1), half.T, out=place.flatten(0, 1))
-        return projected
+        return projected if bias is None else projected.add_(bias.view(2, 1, 1, -1))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -119,10 +119,11 @@ class _Project(torch.autograd.Function):
         to_weight = torch.empty_like(weight)
         runs = gradient.split([len(run) for run in states], dim=1)
         to_states: list[Tensor | None] = []
-        for run, arriving, wanted in zip(states, runs, ctx.needs_input_grad[1:], strict=True):
+        for run, arriving, wanted in zip(states, runs, ctx.needs_input_grad[2:], strict=True):
             key, value = arriving.flatten(1, 2)
             for to_half, rows in zip(to_weight.chunk(2), (key, value), strict=True):
                 to_half.addmm_(rows.T, run.flatten(0, 1), beta=1 if to_states else 0)
             to_run = torch.addmm(key @ weight.chunk(2)[0], value, weight.chunk(2)[1]) if wanted else None
             to_states.append(None if to_run is None else to_run.view_as(run))
-        return to_weight, *to_states
+        to_bias = gradient.sum(dim=(1, 2)).flatten() if ctx.needs_input_grad[1] else None
+        return to_weight, to_bias, *to_states

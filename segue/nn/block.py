@@ -3,9 +3,11 @@
 Letters: B lanes, T tokens, M states in memory, H heads, D head width, C width. Time comes first.
 """
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
-from segue.config import XLConfig
+from segue.config import LayersConfig
 from segue.nn.attention import Attention
 from segue.nn.memory import Room
 from segue.nn.passage import Sight
@@ -15,27 +17,38 @@ from segue.nn.positions import Relation
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2, for each token alone."""
 
-    def __init__(self, config: XLConfig) -> None:
+    def __init__(self, config: LayersConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(config.width, config.inner)
         self.outer = nn.Linear(config.inner, config.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        rows = hidden.flatten(
-            0, -2
-        )  # relu in place wants a result that is no view, and linear views what is no matrix
+        rows = hidden.flatten(0, -2)  # of a matrix, linear makes no view, and relu can work in place
         out: Tensor = self.outer(self.dropout(self.inner(rows).relu_()))
         return out.view(hidden.shape)
 
 
-class Block(nn.Module):
-    """Post-norm: LayerNorm(x + f(x)), the paper's. Pre-norm: x + f(LayerNorm(x)), and memory is normed too."""
+class Source(NamedTuple):
+    """What a layer sees of another sequence: its keys and values (2, S, B, H, D), and which of them."""
 
-    def __init__(self, config: XLConfig) -> None:
+    keys_values: Tensor
+    sight: Sight
+
+
+class Block(nn.Module):
+    """Post-norm: LayerNorm(x + f(x)), the paper's. Pre-norm: x + f(LayerNorm(x)), and memory is normed too.
+
+    With `crossing`, a decoder's layer: between the two it attends to a source.
+    """
+
+    def __init__(self, config: LayersConfig, *, bias: bool = False, crossing: bool = False) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(config, bias=bias)
         self.attention_norm = nn.LayerNorm(config.width)
+        if crossing:
+            self.cross = Attention(config, bias=bias)
+            self.cross_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
@@ -46,17 +59,31 @@ class Block(nn.Module):
         normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
         return normed
 
-    def forward(self, hidden: Tensor, past: Tensor | Room, relation: Relation | None, sight: Sight) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        past: Tensor | Room,
+        relation: Relation | None,
+        sight: Sight,
+        source: Source | None = None,
+    ) -> Tensor:
         """The layer's output (T, B, C), seeing its past: what entered it (M, B, C), or room with keys and values."""
         entering = self.entering(hidden)
         if isinstance(past, Room):
             keys_values = self.attention.project_behind(past, entering)
         else:
             keys_values = self.attention.project(self.entering(past), entering)
-        hidden = hidden + self.dropout(self.attention(entering, keys_values, relation, sight))
-        if self.pre:
-            fed: Tensor = self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
-            return hidden + fed
-        hidden = self.attention_norm(hidden)
-        after: Tensor = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+        gathered = self.attention(entering, keys_values, relation, sight)
+        hidden = self._added(hidden, gathered, self.attention_norm)
+        if source is not None:
+            asking = self.cross_norm(hidden) if self.pre else hidden
+            gathered = self.cross(asking, source.keys_values, None, source.sight)
+            hidden = self._added(hidden, gathered, self.cross_norm)
+        fed = self.feed_forward(self.feed_forward_norm(hidden) if self.pre else hidden)
+        return self._added(hidden, fed, self.feed_forward_norm)
+
+    def _added(self, hidden: Tensor, part: Tensor, norm: nn.Module) -> Tensor:
+        """The residual, and the norm behind it if it stands there."""
+        added = hidden + self.dropout(part)
+        after: Tensor = added if self.pre else norm(added)
         return after

@@ -90,22 +90,30 @@ def _checked_lengths(lengths: Tensor, lanes: int, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """Which of S = M + T keys each of T queries sees.
+    """Which keys each of T queries sees: of memory and segment, S = M + T; or, if not causal, all of S = M.
 
-    A query sees itself and what lies before it in its own document, at most `span` keys in all. It always sees
+    A causal query sees itself and what lies before it in its own document, at most `span` keys in all. It always sees
     itself, so no row is empty and no softmax NaN, whatever is padded.
     """
 
     held: int  # M rows of memory lie before the segment
     size: int  # T
     span: int | None = None
-    foreign: Tensor | None = None  # (B, 1, T, S): keys of another document; None if there are none
+    foreign: Tensor | None = (
+        None  # (B, 1, T, S): keys of another document, or padding; None if there are none
+    )
+    causal: bool = True  # else the keys are the M held alone, and every query sees all of them
+
+    @property
+    def keys(self) -> int:
+        """S"""
+        return self.held + self.size if self.causal else self.held
 
     def mask(self, device: torch.device) -> Tensor:
         """(T, S), or (B, 1, T, S) where lanes differ: all of it at once."""
-        places = torch.arange(self.held + self.size, device=device)
-        distance = places[self.held :, None] - places
-        seen = distance >= 0
+        places = torch.arange(self.keys, device=device)
+        distance = (torch.arange(self.size, device=device) + self.held)[:, None] - places
+        seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.span is not None:
             seen &= distance < self.span
         return seen if self.foreign is None else seen & ~self.foreign

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from segue.config import XLConfig
+from segue.config import LayersConfig, XLConfig
 from segue.errors import InputError
 
 
@@ -24,6 +24,13 @@ def sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     frequencies = 10000 ** -(torch.arange(0, width, 2, dtype=exact, device=places.device) / width)
     angles = places.to(exact)[..., None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width].to(dtype)
+
+
+def interleaved_sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[sin(p w_0), cos(p w_0), sin(p w_1), …]: the same numbers in Vaswani's order."""
+    halves = sinusoids(places, width + width % 2, dtype).unflatten(-1, (2, -1))
+    mixed: Tensor = halves.mT.flatten(-2)
+    return mixed[..., :width]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +70,14 @@ class Positions(nn.Module):
 class XLPositions(Positions):
     """`xl`: a learned projection W_kR of the sinusoid R of each distance, and the global biases u and v."""
 
-    def __init__(self, config: XLConfig) -> None:
+    def __init__(self, config: LayersConfig, layers: int, pairs: int) -> None:
         super().__init__()
         self.width, self.heads = config.width, config.heads
-        pairs = 1 if config.biases == "shared" else config.layers
         self.content_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # u
         self.position_bias = nn.Parameter(torch.empty_like(self.content_bias))  # v
         self.projections = nn.ModuleList(
             nn.Linear(config.width, config.heads * config.head_width, bias=False)  # W_kR
-            for _ in range(config.layers)
+            for _ in range(layers)
         )
         self.dropout = nn.Dropout(config.dropout)
 
@@ -81,6 +87,12 @@ class XLPositions(Positions):
         back = torch.arange(farthest, -1, -1, device=self.content_bias.device)
         dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
         return dropped[1:] - dropped[:1] if farthest == clamp else dropped
+
+    def to_both_sides(self, keys: int) -> Tensor:
+        """(2 S - 1, C) The sinusoids of distances S-1 … -(S-1), for queries that also see what lies ahead."""
+        back = torch.arange(keys - 1, -keys, -1, device=self.content_bias.device)
+        dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
+        return dropped
 
     def relation(self, layer: int, distances: Tensor | None) -> Relation:
         rows = self.projections[layer](distances).unflatten(-1, (self.heads, -1))
@@ -148,7 +160,7 @@ class PerLayerPositions(Positions):
 def build_positions(config: XLConfig) -> Positions:
     match config.encoding:
         case "xl":
-            return XLPositions(config)
+            return XLPositions(config, config.layers, 1 if config.biases == "shared" else config.layers)
         case "shaw":
             return ShawPositions(config)
         case "sinusoidal":

@@ -8,6 +8,7 @@ Letters: R rows (the tokens of all lanes in a line), C width, E a cluster's widt
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ CHUNK = 2**24
 class Vocabulary(nn.Module):
     """Both ends in one module, so that a tied weight is simply one weight."""
 
-    def __init__(self, config: VocabularyConfig) -> None:
+    def __init__(self, config: VocabularyConfig, *, bias: bool = True) -> None:
         super().__init__()
         self.config = config
         width = config.embedding
@@ -33,7 +34,7 @@ class Vocabulary(nn.Module):
             sizes, widths = [config.vocab], [width]
         tables = [torch.empty(size, wide) for size, wide in zip(sizes, widths, strict=True)]
         self.tables = nn.ParameterList(tables)
-        self.biases = nn.ParameterList(torch.empty(size) for size in sizes)
+        self.biases = nn.ParameterList(torch.empty(size) for size in sizes if bias)
         self.out_tables = nn.ParameterList([] if config.tied else [torch.empty_like(t) for t in tables])
         if config.clusters > 1:
             self.cluster_table = nn.Parameter(torch.empty(config.clusters - 1, width))
@@ -124,17 +125,17 @@ class Vocabulary(nn.Module):
         """(…, C) A cluster's vectors (…, E), through its projection if it has one."""
         return F.linear(vectors, self.projections[name]) if name in self.projections else vectors
 
-    def _cluster(self, cluster: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _cluster(self, cluster: int, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden states as the cluster sees them (…, E), its table (V, E) and its biases (V,)."""
         tables = self.tables if self.config.tied else self.out_tables
         left, right = self.config.edges[cluster : cluster + 2]
         if self.config.divisor == 1:
-            table, bias = tables[0][left:right], self.biases[0][left:right]
+            table, bias = tables[0][left:right], self.biases[0][left:right] if self.biases else None
         else:
-            table, bias = tables[cluster], self.biases[cluster]
+            table, bias = tables[cluster], self.biases[cluster] if self.biases else None
         if cluster == 0 and self.config.clusters > 1:
             table = torch.cat([table, self.cluster_table])
-            bias = torch.cat([bias, self.cluster_bias])
+            bias = None if bias is None else torch.cat([bias, self.cluster_bias])
         if self.config.projected(cluster):
             hidden = hidden @ self._out_projection(cluster)
         return hidden, table, bias
@@ -147,12 +148,12 @@ class Vocabulary(nn.Module):
         return projection
 
 
-def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     logits = F.linear(hidden, table, bias)
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def linear_nats(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
     if len(rows) * len(table) <= CHUNK:
         return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
@@ -165,7 +166,11 @@ class _ChunkedNats(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor
+        ctx: Any,
+        rows: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
     ) -> Tensor:
         ctx.save_for_backward(rows, table, bias, targets)
         nats = torch.empty(
@@ -177,9 +182,10 @@ class _ChunkedNats(torch.autograd.Function):
         return nats
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[no-untyped-def]
         rows, table, bias, targets = ctx.saved_tensors
-        to_rows, to_table, to_bias = torch.empty_like(rows), torch.zeros_like(table), torch.zeros_like(bias)
+        to_rows, to_table = torch.empty_like(rows), torch.zeros_like(table)
+        to_bias = None if bias is None else torch.zeros_like(bias)
         for few in _chunks(len(rows), len(table)):
             # d nats / d logits = probabilities, less one at the target
             slope = _log_softmax(rows[few], table, bias).exp_()
@@ -187,7 +193,8 @@ class _ChunkedNats(torch.autograd.Function):
             slope = slope.mul_(gradient[few, None]).to(rows.dtype)
             to_rows[few] = slope @ table
             to_table.addmm_(slope.T, rows[few])
-            to_bias += slope.sum(dim=0)
+            if to_bias is not None:
+                to_bias += slope.sum(dim=0)
         return to_rows, to_table, to_bias, None
 
 

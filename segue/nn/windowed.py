@@ -44,9 +44,13 @@ class _Window:
     def keys(self, tensor: Tensor) -> Tensor:
         return tensor[self.low : self.high]
 
+    causal: bool
+
     def distances(self, rows: Tensor) -> Tensor:
-        """(H, ≤ W, D) The rows of (H, R, D) for the distances that occur."""
-        return rows[:, max(0, rows.size(1) - (self.high - self.low)) :]
+        """(H, n, …) The rows of (H, R, …) for the distances that occur: of keys behind, or on both sides."""
+        if self.causal:
+            return rows[:, max(0, rows.size(1) - (self.high - self.low)) :]
+        return rows[:, self.high - self.end : 2 * self.high - 1 - self.begin]
 
 
 def attend(
@@ -58,7 +62,7 @@ def attend(
         return _applied(query, query, keys_values, None, None, sight)
     # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
     known, few = relation.rows.size(0), min(FEW, sight.size)
-    missing = max(few - 1, 1 - known) if known < keys_values.size(1) else 0
+    missing = max(few - 1, 1 - known) if sight.causal and known < sight.keys else 0
     rows, row_bias = relation.rows, relation.row_bias
     if missing:  # padding by nothing would copy
         rows = F.pad(rows, (0, 0, 0, 0, missing, 0))
@@ -173,8 +177,11 @@ def _room(use: str, *shape: int, like: Tensor) -> Tensor:
 def _windows(sight: Sight) -> Iterator[_Window]:
     for begin in range(0, sight.size, FEW):
         end = min(begin + FEW, sight.size)
-        low = 0 if sight.span is None else max(0, sight.held + begin + 1 - sight.span)
-        yield _Window(begin, end, low, sight.held + end)
+        if sight.causal:
+            low = 0 if sight.span is None else max(0, sight.held + begin + 1 - sight.span)
+            yield _Window(begin, end, low, sight.held + end, causal=True)
+        else:
+            yield _Window(begin, end, 0, sight.held, causal=False)
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -206,22 +213,24 @@ def _weights(
         by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
         if row_bias is not None:
             by_distance += window.distances(row_bias)[:, None]
+        keys = min(near.size(1), scores.size(-1))
         by_lane = scores.unflatten(0, (lanes, -1))
-        by_lane[..., scores.size(-1) - near.size(1) :].add_(_shifted(by_distance, lanes))
+        by_lane[..., scores.size(-1) - keys :].add_(_shifted(by_distance, lanes, keys))
     _hide(scores, lanes, sight, window)
     return torch.softmax(scores, dim=-1, out=scores)
 
 
-def _shifted(by_distance: Tensor, lanes: int, spare: int = 0) -> Tensor:
-    """(B, H, t, n) Scores by distance (H, t B, n + spare) re-indexed by key, as a view.
+def _shifted(by_distance: Tensor, lanes: int, keys: int) -> Tensor:
+    """(B, H, t, keys) Scores by distance (H, t B, n) re-indexed by key, as a view.
 
-    A row's columns are distances n-1 … 0. The last query of the window has distance 0 to its last key; a query one
-    before sees the same key one column earlier. Keys ahead of a query show the next row's numbers: mask them.
+    A row's columns are falling distances. The last query of the window finds its keys in its row from the first
+    column on; a query one before sees the same key one column later. Where keys lie ahead of a query and their
+    distances are not there, it shows the next row's numbers: mask them.
     """
     heads, places, pitch = by_distance.shape
     few = places // lanes
     return by_distance.as_strided(
-        (lanes, heads, few, pitch - spare),
+        (lanes, heads, few, keys),
         (pitch, places * pitch, lanes * pitch - 1, 1),
         by_distance.storage_offset() + few - 1,
     )
@@ -229,10 +238,11 @@ def _shifted(by_distance: Tensor, lanes: int, spare: int = 0) -> Tensor:
 
 def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
     """(H, t B, n) Slopes by key (N, t, W) re-indexed by distance. A spare column keeps the rows of the view apart."""
-    few, keys = slope.shape[1:]
-    by_lane = slope.unflatten(0, (lanes, -1))[..., keys - distances :]
+    few = slope.size(1)
+    keys = min(distances, slope.size(2))
+    by_lane = slope.unflatten(0, (lanes, -1))[..., slope.size(2) - keys :]
     by_distance = _room("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
-    _shifted(by_distance, lanes, spare=1).copy_(by_lane)
+    _shifted(by_distance, lanes, keys).copy_(by_lane)
     return by_distance[..., :-1]
 
 
@@ -240,10 +250,10 @@ def _hide(scores: Tensor, lanes: int, sight: Sight, window: _Window) -> None:
     """Keys ahead of their query, out of its span, or of another document get no weight."""
     few, keys = scores.shape[1:]
     nothing = float("-inf")
-    if few > 1:
+    if few > 1 and sight.causal:
         ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1)
         scores[..., keys - few :].masked_fill_(ahead, nothing)
-    if sight.span is not None:
+    if sight.span is not None and sight.causal:
         # The first key in the span of query i, counted from the window's low end, is oldest + i.
         oldest = sight.held + window.begin + 1 - sight.span - window.low
         columns = max(0, oldest + few - 1)

@@ -31,6 +31,9 @@ def sights(draw: st.DrawFn) -> tuple[int, Sight]:
     span = draw(st.one_of(st.none(), st.integers(1, held + size + 2)))
     seen = Sight(held, size, span)
     if draw(st.booleans()):
+        seen = Sight(held=size, size=size, causal=False)
+        held = 0
+    if draw(st.booleans()):
         foreign = torch.rand(lanes, 1, size, held + size) < 0.4
         foreign[..., torch.arange(size), held + torch.arange(size)] = False  # a query sees itself
         seen = replace(seen, foreign=foreign)
@@ -38,9 +41,10 @@ def sights(draw: st.DrawFn) -> tuple[int, Sight]:
 
 
 @st.composite
-def relations(draw: st.DrawFn, keys: int) -> Relation | None:
-    rows = draw(st.one_of(st.none(), st.integers(0, keys + 3)))  # fewer: a clamp; more: kept from before
-    if rows is None:
+def relations(draw: st.DrawFn, seen: Sight) -> Relation | None:
+    # Causal, fewer: a clamp; more: kept from before.
+    rows = draw(st.integers(0, seen.keys + 3)) if seen.causal else 2 * seen.keys - 1
+    if draw(st.booleans()):
         return None
     bias = random(rows, 2) if draw(st.booleans()) else None
     return Relation(random(rows, 2, 4), random(2, 4), random(2, 4), bias)
@@ -50,8 +54,8 @@ def relations(draw: st.DrawFn, keys: int) -> Relation | None:
 def test_it_equals_the_textbook(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     lanes, seen = data.draw(sights())
-    keys = seen.held + seen.size
-    relation = data.draw(relations(keys))
+    keys = seen.keys
+    relation = data.draw(relations(seen))
     attention = Attention(shape(width=8, heads=2)).double()
     hidden, keys_values = random(seen.size, lanes, 8), random(2, keys, lanes, 2, 4)
     given = [hidden, keys_values, attention.query.weight]

@@ -1,0 +1,166 @@
+"""The encoder-decoder Transformer: a decoder that reads on, seeing a source besides its own past.
+
+    memory = model.start(source, lengths)         # the source is encoded once
+    hidden, memory = model(target, memory)        # as any model that reads on
+
+Letters: B sentences, S tokens of the source, T of the target, H heads, D head width, C width, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from segue.config import Reach, Seq2SeqConfig, VocabularyConfig
+from segue.errors import InputError
+from segue.nn.block import Block, Source
+from segue.nn.memory import ProjectedMemory
+from segue.nn.passage import HOST, Passage, Sight, checked_passage, positions, sight
+from segue.nn.positions import Relation, XLPositions, interleaved_sinusoids
+from segue.nn.vocab import Vocabulary
+from segue.nn.xl import initialise
+
+
+@dataclass(frozen=True, eq=False)
+class TranslationMemory:
+    """What a decoder carries along: its source, as keys and values of each layer, and its own past."""
+
+    sources: tuple[Source, ...]
+    past: ProjectedMemory
+
+    @property
+    def lanes(self) -> int:
+        return self.past.lanes
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.past.lengths
+
+    @property
+    def seen(self) -> Tensor:
+        return self.past.seen
+
+    def select(self, index: Tensor | Sequence[int]) -> Self:
+        """These sentences in this order: for beams, or to drop those that ended."""
+        past = self.past.select(index)
+        chosen = torch.as_tensor(index, device=HOST)
+        return replace(self, sources=tuple(_selected(source, chosen) for source in self.sources), past=past)
+
+
+def _selected(source: Source, index: Tensor) -> Source:
+    keys_values = source.keys_values.index_select(2, index.to(source.keys_values.device))
+    foreign = source.sight.foreign
+    if foreign is not None:
+        foreign = foreign.index_select(0, index.to(foreign.device))
+    return Source(keys_values, replace(source.sight, foreign=foreign))
+
+
+class Seq2Seq(nn.Module):
+    """Of "Attention Is All You Need": an encoder that sees all of the source, a decoder that sees it and its past."""
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config, bias=False)
+        if config.source_vocab:
+            own = VocabularyConfig(vocab=config.source_vocab, width=config.width)
+            self.source_vocabulary = Vocabulary(own, bias=False)
+        if config.encoding == "xl":
+            self.relative = XLPositions(config, config.encoder_layers, 1)
+        self.encoder = nn.ModuleList(Block(config, bias=True) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(
+            Block(config, bias=True, crossing=True) for _ in range(config.decoder_layers)
+        )
+        if config.norm == "pre":  # without one, what leaves the last layer was never normed
+            self.encoder_norm = nn.LayerNorm(config.width)
+            self.decoder_norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        initialise(self, config.init)
+
+    def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Sight]:
+        """(S, B, C) What the encoder makes of sources (B, S), zero in padding; and which of it may be seen."""
+        passage = checked_passage(source, None, lengths)
+        seen = _whole(passage, source.device)
+        vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
+        hidden = vocabulary.embed(source.T)
+        relations: list[Relation | None] = [None] * len(self.encoder)
+        if self.config.encoding == "xl":
+            both = self.relative.to_both_sides(passage.size)
+            relations = [self.relative.relation(layer, both) for layer in range(len(self.encoder))]
+        else:
+            hidden = self._placed(hidden, torch.arange(passage.size, device=source.device)[:, None])
+        hidden = self.dropout(hidden)
+        for block, relation in zip(self.encoder, relations, strict=True):
+            hidden = block(hidden, hidden[:0], relation, seen)
+        if self.config.norm == "pre":
+            hidden = self.encoder_norm(hidden)
+        if passage.padded is not None:
+            hidden = hidden.masked_fill(passage.padded.T.to(source.device)[..., None], 0)
+        return hidden, seen
+
+    def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
+        """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
+        hidden, seen = self.encode(source, lengths)
+        sources = []
+        for block in self.decoder:
+            assert isinstance(block, Block)
+            sources.append(Source(block.cross.project(hidden), seen))
+        config, lanes = self.config, len(source)
+        empty = hidden.new_zeros(lanes, 0, 2, config.heads, config.head_width)
+        nothing = torch.zeros(lanes, dtype=torch.int64, device=HOST)
+        past = ProjectedMemory((empty,) * config.decoder_layers, nothing, nothing, Reach(memory=2**31))
+        return TranslationMemory(tuple(sources), past)
+
+    def forward(
+        self, target: Tensor, memory: TranslationMemory, *, lengths: Tensor | None = None
+    ) -> tuple[Tensor, TranslationMemory]:
+        """Read on in targets (B, T): hidden states (B, T, C), and the memory to read on with."""
+        passage = checked_passage(target, None, lengths)
+        if memory.lanes != len(target):
+            raise InputError(
+                f"the memory has {memory.lanes} sentences and the target {len(target)}; "
+                "start as many as you read, or use memory.select()"
+            )
+        past = memory.past.with_room(passage.size)
+        places = positions(passage, past.seen).T.to(target.device)
+        hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
+        seen = sight(passage, past.size, past.lengths, None, target.device)
+        rooms = past.rooms(passage.size)
+        for block, room, source in zip(self.decoder, rooms, memory.sources, strict=True):
+            asked = replace(source.sight, size=passage.size)
+            hidden = block(hidden, room, None, seen, Source(source.keys_values, _broadcast(asked)))
+        if self.config.norm == "pre":
+            hidden = self.decoder_norm(hidden)
+        hidden = hidden.transpose(0, 1)
+        if passage.padded is not None:
+            hidden = hidden.masked_fill(passage.padded.to(target.device)[..., None], 0)
+        return hidden, replace(memory, past=past.extended(passage))
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The surprise of each target, in nats, unreduced."""
+        return self.vocabulary.nats(hidden, targets)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(B, T, V) The log-probabilities of every token."""
+        return self.vocabulary.logprobs(hidden)
+
+    def _placed(self, hidden: Tensor, places: Tensor) -> Tensor:
+        return hidden + interleaved_sinusoids(places, self.config.width, hidden.dtype)
+
+
+def _whole(passage: Passage, device: torch.device) -> Sight:
+    """Every token of a source sees every other, but no padding. One without tokens sees its padding, which is zero."""
+    foreign = None
+    if passage.padded is not None and passage.padded.any():
+        empty = passage.counts == 0
+        foreign = (passage.padded & ~empty[:, None]).to(device)[:, None, None]
+    return _broadcast(Sight(passage.size, passage.size, foreign=foreign, causal=False))
+
+
+def _broadcast(seen: Sight) -> Sight:
+    """The same padding for every query."""
+    if seen.foreign is None:
+        return seen
+    return replace(seen, foreign=seen.foreign[:, :, :1].expand(-1, -1, seen.size, -1))
