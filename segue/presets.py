@@ -79,6 +79,29 @@ PRESETS: dict[str, Preset] = {
         published="",
         note="For 2 CPU cores and about 4 minutes: what `make demo` trains.",
     ),
+    "enwik8-cpu": Preset(
+        recipe=Recipe(
+            model=XLConfig(vocab=256, width=256, layers=4, heads=8),
+            train=TrainConfig(
+                lanes=64,
+                segment=64,
+                memory=128,
+                steps=2500,
+                optimizer="muon",
+                rate=5e-3,
+                warmup=125,
+                floor=0.02,
+                beta2=0.98,
+                clip=1.0,
+                validate_every=200,
+                save_every=200,
+            ),
+            reading=Reading(segment=64, reach=Reach(memory=512)),
+        ),
+        data="enwik8, bytes",
+        published="",
+        note="For 2 CPU cores and half an hour.",
+    ),
     "enwik8-12l": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=204, width=512, layers=12, heads=8, inner=2048, dropout=0.1),

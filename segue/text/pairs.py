@@ -1,0 +1,251 @@
+"""Sentence pairs: two aligned files, a TSV or a JSONL become token ids on disk, side by side.
+
+    pairs.json              what it is: sizes, splits, what was left out, checksums
+    ids.bin                 the tokens of source, target, source, target …
+    ends.bin                where each of these ends, as 64-bit places in ids.bin
+    tokenizer.json          the target's tokenizer, and the source's too if they share one
+    source-tokenizer.json   the source's, if it has its own
+
+The model knows two symbols more than the tokenizer: a target begins with `start`, and both sides end with `end`.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from segue.config import Settings
+from segue.errors import InputError, SourceError
+from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum
+from segue.text.prepare import Report
+from segue.text.sources import open_any
+from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe
+
+HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
+
+Pair = tuple[bytes, bytes]
+Pairs = Callable[[], Iterator[Pair]]
+"""Pairs of sentences that can be read from the beginning as often as needed."""
+
+
+class PairsConfig(Settings):
+    """How pairs become tokens."""
+
+    size: PositiveInt = 10_000  # of the BPE vocabulary, or of each of two
+    joint: bool = True  # one vocabulary for both sides
+    lower: bool = False  # everything in lower case
+    longest: PositiveInt = 256  # tokens of a side; what is longer is cut, and counted
+
+
+class PairsSplit(Settings):
+    """A range of pairs, and what was left out of it or cut."""
+
+    begin: NonNegativeInt
+    end: NonNegativeInt
+    tokens: NonNegativeInt  # of both sides
+    empty: NonNegativeInt  # pairs left out, because a side had nothing
+    cut: NonNegativeInt  # sides that were longer than `longest`
+
+    @property
+    def pairs(self) -> int:
+        return self.end - self.begin
+
+
+class PairsHeader(Settings):
+    """What pairs.json holds."""
+
+    format: Literal["segue-pairs-1"] = "segue-pairs-1"
+    vocab: PositiveInt  # of the model: with start and end
+    source_vocab: NonNegativeInt  # 0: the same
+    longest: PositiveInt
+    lower: bool
+    splits: dict[str, PairsSplit]
+    checksums: dict[str, str]
+
+
+def from_two_files(source: Path, target: Path) -> Pairs:
+    """Line by line; both must have as many."""
+
+    def pairs() -> Iterator[Pair]:
+        with open_any(source) as left, open_any(target) as right:
+            for number, (ours, theirs) in enumerate(zip_longest(left, right), start=1):
+                if ours is None or theirs is None:
+                    short, long = (source, target) if ours is None else (target, source)
+                    more = sum(1 for _ in (right if ours is None else left))
+                    raise SourceError(
+                        f"{short} has {number - 1:,} lines and {long} {number + more:,}; "
+                        "line by line they should be translations of each other"
+                    )
+                yield ours.strip(), theirs.strip()
+
+    return pairs
+
+
+def from_tabs(path: Path) -> Pairs:
+    """Two fields a line, source first."""
+
+    def pairs() -> Iterator[Pair]:
+        with open_any(path) as file:
+            for number, line in enumerate(file, start=1):
+                fields = line.rstrip(b"\r\n").split(b"\t")
+                if len(fields) != 2:
+                    raise SourceError(
+                        f"line {number} of {path} has {len(fields)} fields; two were expected, source and target, "
+                        "with one tab between them and none inside"
+                    )
+                yield fields[0].strip(), fields[1].strip()
+
+    return pairs
+
+
+def from_rows(path: Path, source: str, target: str) -> Pairs:
+    """One JSON object a line, with a text under each of two names."""
+
+    def pairs() -> Iterator[Pair]:
+        with open_any(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise SourceError(f"line {number} of {path} is no JSON: {error}") from None
+                texts = [row.get(name) if isinstance(row, dict) else None for name in (source, target)]
+                if not all(isinstance(text, str) for text in texts):
+                    raise SourceError(f"line {number} of {path} has no text under '{source}' and '{target}'")
+                ours, theirs = (str(text).encode().replace(b"\n", b" ").strip() for text in texts)
+                yield ours, theirs
+
+    return pairs
+
+
+@dataclass(frozen=True, eq=False)
+class PairSet:
+    """Prepared pairs, opened and verified."""
+
+    folder: Path
+    header: PairsHeader
+    source: Tokenizer
+    target: Tokenizer
+    ids: np.ndarray[Any, Any]
+    ends: np.ndarray[Any, Any]
+
+    def pair(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The ids of a source and its target, without start and end."""
+        begin = self.ends[2 * number - 1] if number else 0
+        middle, end = self.ends[2 * number : 2 * number + 2]
+        return self.ids[begin:middle], self.ids[middle:end]
+
+    def lengths(self, split: str) -> np.ndarray[Any, Any]:
+        """(pairs, 2) How long source and target of each pair are, with the end of the one and start of the other."""
+        found = self.split(split)
+        sizes = np.diff(self.ends, prepend=0).reshape(-1, 2) + 1
+        chosen: np.ndarray[Any, Any] = sizes[found.begin : found.end]
+        return chosen
+
+    def split(self, name: str) -> PairsSplit:
+        if name not in self.header.splits:
+            raise InputError(f"{self.folder} has no split '{name}'; it has {', '.join(self.header.splits)}")
+        return self.header.splits[name]
+
+
+def prepare_pairs(
+    parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
+) -> PairsHeader:
+    """Write the pairs of all splits, whole or not at all; vocabularies come from `train` alone."""
+    if folder.exists():
+        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        header = _written(parts, fresh, config, report)
+        fresh.rename(folder)
+    except OSError as error:
+        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return header
+
+
+def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report) -> PairsHeader:
+    source, target = _tokenizers(parts["train"], config)
+    (folder / TOKENIZER).write_text(target.json(), encoding="utf-8")
+    if not config.joint:
+        (folder / SOURCE_TOKENIZER).write_text(source.json(), encoding="utf-8")
+    splits, at, place = {}, 0, 0
+    with (folder / IDS).open("wb") as ids, (folder / ENDS).open("wb") as ends:
+        for name, pairs in parts.items():
+            begin, tokens, empty, cut = at, 0, 0, 0
+            for pair in pairs():
+                if not all(pair):
+                    empty += 1
+                    continue
+                for text, tokenizer in zip(pair, (source, target), strict=True):
+                    found = list(tokenizer.encode(cased(text, config.lower)))
+                    cut += len(found) > config.longest
+                    found = found[: config.longest]
+                    ids.write(np.array(found, dtype="<u4").tobytes())
+                    place += len(found)
+                    ends.write(np.array([place], dtype="<u8").tobytes())
+                    tokens += len(found)
+                at += 1
+                report(f"encoding {name}", at - begin, 0)
+            splits[name] = PairsSplit(begin=begin, end=at, tokens=tokens, empty=empty, cut=cut)
+    if not splits["train"].pairs:
+        raise SourceError("there is not one pair to train on; is a side empty?")
+    names = [IDS, ENDS, TOKENIZER] + ([] if config.joint else [SOURCE_TOKENIZER])
+    header = PairsHeader(
+        vocab=target.size + 2,
+        source_vocab=0 if config.joint else source.size + 2,
+        longest=config.longest,
+        lower=config.lower,
+        splits=splits,
+        checksums={name: file_checksum(folder / name) for name in names},
+    )
+    (folder / HEADER).write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return header
+
+
+def cased(text: bytes, lower: bool) -> bytes:
+    """Invalid UTF-8 is kept as it is for the tokenizer to refuse."""
+    return (
+        text.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape") if lower else text
+    )
+
+
+def _tokenizers(pairs: Pairs, config: PairsConfig) -> tuple[Tokenizer, Tokenizer]:
+    def side(*numbers: int) -> Iterator[bytes]:
+        return (cased(pair[number], config.lower) + b"\n" for pair in pairs() for number in numbers)
+
+    if config.joint:
+        both = train_bpe(side(0, 1), config.size)
+        return both, both
+    return train_bpe(side(0), config.size), train_bpe(side(1), config.size)
+
+
+def open_pairs(folder: Path | str) -> PairSet:
+    """Open what `segue prepare-pairs` made, and check that it is still the same."""
+    folder = Path(folder)
+    if not (folder / HEADER).is_file():
+        raise SourceError(
+            f"{folder} holds no prepared pairs (it has no {HEADER}); make them: segue prepare-pairs"
+        )
+    try:
+        header = PairsHeader(**json.loads((folder / HEADER).read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise SourceError(f"{folder / HEADER} is no JSON object: {error}") from None
+    for name, checksum in header.checksums.items():
+        if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
+            raise SourceError(
+                f"{folder / name} has changed since it was prepared, or is gone; prepare it again"
+            )
+    target = load_tokenizer(folder / TOKENIZER)
+    source = load_tokenizer(folder / SOURCE_TOKENIZER) if header.source_vocab else target
+    ids = np.fromfile(folder / IDS, dtype="<u4")
+    ends = np.fromfile(folder / ENDS, dtype="<u8").astype(np.int64)
+    return PairSet(folder, header, source, target, ids, ends)

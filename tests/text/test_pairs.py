@@ -1,0 +1,118 @@
+"""Pairs on disk, and in batches."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segue.errors import SegueError
+from segue.infer.evaluate import silent
+from segue.text.batches import batches, in_order
+from segue.text.pairs import (
+    Pairs,
+    PairsConfig,
+    from_rows,
+    from_tabs,
+    from_two_files,
+    open_pairs,
+    prepare_pairs,
+)
+
+PAIRS = [("Ein Haus.", "A house."), ("Der Hund läuft.", "The dog runs."), ("Ja", "Yes"), ("", "nothing")]
+
+
+def pairs() -> Pairs:
+    return lambda: ((ours.encode(), theirs.encode()) for ours, theirs in PAIRS)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_what_was_prepared_is_what_was_said(tmp_path: Path, joint: bool) -> None:
+    config = PairsConfig(size=300, joint=joint)
+    header = prepare_pairs({"train": pairs(), "valid": pairs()}, tmp_path / "pairs", config, silent)
+    found = open_pairs(tmp_path / "pairs")
+    assert found.header == header
+    assert header.splits["train"].pairs == 3
+    assert header.splits["train"].empty == 1
+    assert (header.source_vocab == 0) == joint
+    for number in range(6):
+        source, target = found.pair(number)
+        texts = found.source.decode(source.tolist()).decode(), found.target.decode(target.tolist()).decode()
+        assert texts == PAIRS[number % 3]
+        assert found.lengths("valid")[number % 3].tolist() == [len(source) + 1, len(target) + 1]
+
+
+def test_what_is_cut_is_counted(tmp_path: Path) -> None:
+    header = prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257, longest=5), silent)
+    assert header.splits["train"].cut == 4
+    assert open_pairs(tmp_path / "pairs").lengths("train").max() == 6
+
+
+def test_lower_case(tmp_path: Path) -> None:
+    prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257, lower=True), silent)
+    found = open_pairs(tmp_path / "pairs")
+    assert found.target.decode(found.pair(0)[1].tolist()) == b"a house."
+
+
+def test_the_three_forms_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "de").write_text("eins \nzwei\n")
+    (tmp_path / "en").write_text("one\ntwo\n")
+    (tmp_path / "tabs").write_text("eins\tone\nzwei\ttwo\r\n")
+    (tmp_path / "rows").write_text('{"de": "eins", "en": "one"}\n{"de": "zwei", "en": "two"}\n')
+    wanted = [(b"eins", b"one"), (b"zwei", b"two")]
+    assert list(from_two_files(tmp_path / "de", tmp_path / "en")()) == wanted
+    assert list(from_tabs(tmp_path / "tabs")()) == wanted
+    assert list(from_rows(tmp_path / "rows", "de", "en")()) == wanted
+
+
+def test_what_cannot_be_paired_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "four").write_text("a\nb\nc\nd\n")
+    for left, right in (("two", "four"), ("four", "two")):
+        with pytest.raises(SegueError, match="two has 2 lines and .*four 4"):
+            list(from_two_files(tmp_path / left, tmp_path / right)())
+    (tmp_path / "tabs").write_text("a\tb\na\tb\tc\n")
+    with pytest.raises(SegueError, match="line 2 of .* has 3 fields"):
+        list(from_tabs(tmp_path / "tabs")())
+    (tmp_path / "rows").write_text('{"de": "a", "en": "b"}\n{"de": "a"}\n')
+    with pytest.raises(SegueError, match="line 2 of .* has no text under 'de' and 'en'"):
+        list(from_rows(tmp_path / "rows", "de", "en")())
+    with pytest.raises(SegueError, match="not one pair"):
+        prepare_pairs({"train": lambda: iter([(b"", b"")])}, tmp_path / "x", PairsConfig(size=257), silent)
+    assert not (tmp_path / "x").exists()
+    prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257), silent)
+    (tmp_path / "pairs" / "ids.bin").write_bytes(b"1234")
+    with pytest.raises(SegueError, match="has changed"):
+        open_pairs(tmp_path / "pairs")
+
+
+some_lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80).map(
+    np.array
+)
+
+
+@given(some_lengths, st.integers(1, 60), st.integers(0, 3), st.integers(0, 3))
+def test_every_pair_is_in_one_batch_and_no_batch_exceeds_the_budget(
+    lengths: "np.ndarray", budget: int, seed: int, epoch: int
+) -> None:
+    for found in (batches(lengths, budget, seed, epoch), in_order(lengths, budget)):
+        assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
+        for batch in found:
+            assert len(batch) == 1 or lengths[batch].max() * len(batch) <= budget
+    again = batches(lengths, budget, seed, epoch)
+    assert [batch.tolist() for batch in again] == [
+        batch.tolist() for batch in batches(lengths, budget, seed, epoch)
+    ]
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    lengths = np.full((50, 2), 5)
+    first, second = batches(lengths, 20, 0, 0), batches(lengths, 20, 0, 1)
+    assert [batch.tolist() for batch in first] != [batch.tolist() for batch in second]
+
+
+def test_batches_hold_like_lengths() -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, (2000, 2))
+    padded = sum(lengths[batch].max() * len(batch) for batch in batches(lengths, 400, 0, 0))
+    assert padded < 1.1 * lengths.max(axis=1).sum()
