@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "segue needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing (the first time takes a minute or two)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz,mt]"
 	@touch $(READY)
 
 demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)

@@ -17,16 +17,18 @@ from typing import Any
 import torch
 
 import segue
-from segue.config import Reach, Reading, with_changes
+from segue.config import Reach, Reading
 from segue.infer.evaluate import evaluate
+from segue.recipe import with_changes
 from segue.text.corpus import Corpus, open_corpus
+from segue.training.language import LanguageTask
 from segue.training.loop import Training
-from segue.training.state import fresh_state
 
 
 def seconds_per_step(recipe: segue.Recipe, corpus: Corpus) -> float:
     """Of a few steps, after the memory has filled."""
-    training = Training(recipe, Path(), corpus, fresh_state(recipe, torch.device("cpu")), torch.device("cpu"))
+    task = LanguageTask(recipe, corpus, torch.device("cpu"))
+    training = Training(recipe.train, Path(), task, task.fresh())
     times, last = [], 0.0
     for event in training.events():
         if event.kind == "step":

@@ -77,7 +77,9 @@ def main(folder: Path) -> None:
         run("prepare", "stdlib", "-o", data)
     shutil.rmtree(trained, ignore_errors=True)
     run("train", "stdlib-demo", "--data", data, "-o", trained)
-    training = segue.preset("stdlib-demo").recipe.train.memory
+    recipe = segue.preset("stdlib-demo").recipe
+    assert isinstance(recipe, segue.Recipe)
+    training = recipe.train.memory
     scores: dict[int, float] = {}
     for memory in (0, training, 4 * training):
         told: dict[str, Any] = json.loads(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, load
-    from segue.config import Reach, Reading, Recipe, TrainConfig, XLConfig
+    from segue.config import Reach, Reading, XLConfig
     from segue.errors import SegueError
     from segue.infer.session import Session
     from segue.nn.memory import ProjectedMemory, StateMemory
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
+    from segue.recipe import Recipe, TrainConfig
     from segue.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -43,11 +44,11 @@ _HOMES = {
     "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",
     "Reading": "segue.config",
-    "Recipe": "segue.config",
+    "Recipe": "segue.recipe",
     "SegueError": "segue.errors",
     "Session": "segue.infer.session",
     "StateMemory": "segue.nn.memory",
-    "TrainConfig": "segue.config",
+    "TrainConfig": "segue.recipe",
     "TransformerXL": "segue.nn.xl",
     "XLConfig": "segue.config",
     "load": "segue.checkpoint",
@@ -55,7 +56,7 @@ _HOMES = {
     "resume": "segue.training.run",
     "train": "segue.training.run",
 }
-_ROOMS = ("checkpoint", "config", "errors", "infer", "interop", "nn", "presets", "text")
+_ROOMS = ("checkpoint", "config", "errors", "infer", "interop", "nn", "presets", "recipe", "text")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ or the new one is.
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from segue.config import BundleConfig, Reach, Reading
+from segue.config import BundleConfig, Reach, Reading, Translating, TranslatorConfig
 from segue.errors import BundleError
+from segue.nn.seq2seq import Seq2Seq
 from segue.nn.xl import TransformerXL
 from segue.text.corpus import TOKENIZER, file_checksum
+from segue.text.pairs import SOURCE_TOKENIZER
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -54,14 +56,22 @@ class Bundle:
 
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
-        target = Path(path).absolute()
-        if target.exists() and not (target / CONFIG).is_file():
-            raise BundleError(
-                f"{target} exists and is no bundle; nothing was overwritten: choose another name"
-            )
-        with whole_folder(target) as folder:
-            write_bundle(folder, self)
-            seal(folder)
+        _save(path, lambda folder: write_bundle(folder, self))
+
+
+@dataclass(frozen=True, eq=False)
+class Translator:
+    """An encoder-decoder with all that is needed to translate with it."""
+
+    model: Seq2Seq
+    translating: Translating
+    source: Tokenizer
+    target: Tokenizer
+    lower: bool = False  # it knows lower case alone
+
+    def save(self, path: Path | str) -> None:
+        """Write the bundle, or replace the one that is there."""
+        _save(path, lambda folder: write_translator(folder, self))
 
 
 def write_bundle(folder: Path, bundle: Bundle) -> None:
@@ -71,6 +81,27 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
     write_tensors(folder / WEIGHTS, dict(bundle.model.state_dict()))
     if bundle.tokenizer is not None:
         (folder / TOKENIZER).write_text(bundle.tokenizer.json(), encoding="utf-8")
+
+
+def write_translator(folder: Path, translator: Translator) -> None:
+    """The files of a translator's bundle."""
+    config = TranslatorConfig(
+        model=translator.model.config, translating=translator.translating, lower=translator.lower
+    )
+    write_json(folder / CONFIG, config.model_dump(mode="json"))
+    write_tensors(folder / WEIGHTS, dict(translator.model.state_dict()))
+    (folder / TOKENIZER).write_text(translator.target.json(), encoding="utf-8")
+    if translator.model.config.source_vocab:
+        (folder / SOURCE_TOKENIZER).write_text(translator.source.json(), encoding="utf-8")
+
+
+def _save(path: Path | str, write: Callable[[Path], None]) -> None:
+    target = Path(path).absolute()
+    if target.exists() and not (target / CONFIG).is_file():
+        raise BundleError(f"{target} exists and is no bundle; nothing was overwritten: choose another name")
+    with whole_folder(target) as folder:
+        write(folder)
+        seal(folder)
 
 
 def seal(folder: Path) -> None:
@@ -84,16 +115,54 @@ def load(path: Path | str) -> Bundle:
 
     The model is ready to read with, dropout off.
     """
-    folder = best_checkpoint(Path(path)) if (Path(path) / CHECKPOINTS).is_dir() else _present(Path(path))
-    verify(folder)
-    config = BundleConfig(**read_json(folder / CONFIG))
+    folder, values = _opened(path)
+    if _kind(values) == "seq2seq":
+        raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
+    config = BundleConfig(**values)
     with torch.device("meta"):
         model = TransformerXL(config.model)
+    _load_weights(folder, model)
+    tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
+    return Bundle(model.eval(), config.reading, tokenizer)
+
+
+def load_translator(path: Path | str) -> Translator:
+    """Read a translator's bundle, or the best checkpoint of its run, verifying every byte and every tensor."""
+    folder, values = _opened(path)
+    if _kind(values) != "seq2seq":
+        raise BundleError(
+            f"{path} is a language model without an encoder and cannot translate; train one on pairs"
+        )
+    config = TranslatorConfig(**values)
+    with torch.device("meta"):
+        model = Seq2Seq(config.model)
+    _load_weights(folder, model)
+    target = load_tokenizer(folder / TOKENIZER)
+    source = load_tokenizer(folder / SOURCE_TOKENIZER) if config.model.source_vocab else target
+    return Translator(model.eval(), config.translating, source, target, config.lower)
+
+
+def translates(path: Path | str) -> bool:
+    """Whether a bundle or a run is a translator's."""
+    return _kind(_opened(path)[1]) == "seq2seq"
+
+
+def _opened(path: Path | str) -> tuple[Path, dict[str, Any]]:
+    """The folder of a bundle or of a run's best checkpoint, verified, and what its config says."""
+    folder = best_checkpoint(Path(path)) if (Path(path) / CHECKPOINTS).is_dir() else _present(Path(path))
+    verify(folder)
+    return folder, read_json(folder / CONFIG)
+
+
+def _kind(values: dict[str, Any]) -> object:
+    model = values.get("model")
+    return model.get("kind") if isinstance(model, dict) else None
+
+
+def _load_weights(folder: Path, model: nn.Module) -> None:
     weights = read_tensors(folder / WEIGHTS)
     _check_fit(folder / WEIGHTS, weights, dict(model.state_dict()))
     model.load_state_dict(weights, assign=True)
-    tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
-    return Bundle(model.eval(), config.reading, tokenizer)
 
 
 def checkpoints(run: Path) -> list[Path]:

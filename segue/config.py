@@ -4,20 +4,14 @@ What shapes weights is in a model's config; how far back it reads is in `Reach`,
 Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D head width, V vocabulary.
 """
 
-import json
-import tomllib
-from collections.abc import Sequence
-from copy import deepcopy
 from difflib import get_close_matches
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -137,7 +131,6 @@ class LayersConfig(VocabularyConfig):
     norm: Literal["post", "pre"] = "post"
     dropout: float = Field(0.0, ge=0, lt=1)
     attention_dropout: float = Field(0.0, ge=0, lt=1)
-    init: PositiveFloat = 0.02  # the spread of fresh weights
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -157,6 +150,7 @@ class XLConfig(LayersConfig):
     encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
     table: NonNegativeInt = 0  # rows of a learned encoding: distances for shaw, positions for the others
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
+    init: PositiveFloat = 0.02  # the spread of fresh weights
 
     @model_validator(mode="after")
     def _table_fits(self) -> Self:
@@ -238,126 +232,12 @@ class Reading(Settings):
         return Reading(segment=self.segment if segment is None else segment, reach=Reach(**reach))
 
 
-class TrainConfig(Settings):
-    """How a model is trained. Intervals count steps; 0 means never."""
+class Translating(Settings):
+    """How a translator searches unless whoever asks says otherwise."""
 
-    lanes: PositiveInt  # B
-    segment: PositiveInt  # T
-    memory: NonNegativeInt  # M
-    steps: PositiveInt
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
-    rate: PositiveFloat = 2.5e-4
-    schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
-    warmup: NonNegativeInt = 0  # steps of linear rise
-    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine and linear)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    decay: NonNegativeFloat = 0.0  # of weights, with adamw and muon
-    clip: PositiveFloat = 0.25  # of the gradient's norm
-    accumulate: PositiveInt = 1  # chunks of lanes that one step adds up, each with a memory of its own
-    loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
-    documents: bool = True  # memory ends where a document does
-    initial: Literal["empty", "zeros"] = "empty"  # as in Reach
-    positions: Literal["onward", "restart"] = "onward"  # as in Reach
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
-    seed: NonNegativeInt = 0
-    validate_every: NonNegativeInt = 0
-    validate_tokens: PositiveInt = 100_000
-    patience: NonNegativeInt = 0  # validations without progress before it stops
-    save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
-    keep: PositiveInt = 2  # newest checkpoints, besides the best
-    minutes: PositiveFloat | None = None  # stop after so long, whatever the step
-
-    @model_validator(mode="after")
-    def _lanes_divide(self) -> Self:
-        if self.lanes % self.accumulate:
-            raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_is_without_effect(self) -> Self:
-        if self.decay and self.optimizer == "adam":
-            raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
-        if self.patience and not self.validate_every:
-            raise ValueError(f"patience {self.patience} counts validations; set validate_every too")
-        if self.initial == "zeros" and self.documents:
-            raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
-        return self
-
-    @property
-    def reach(self) -> Reach:
-        return Reach(memory=self.memory, initial=self.initial, positions=self.positions)
-
-
-class Recipe(Settings):
-    """Everything that defines a run."""
-
-    model: XLConfig
-    train: TrainConfig
-    reading: Reading
-
-    @model_validator(mode="after")
-    def _positions_agree(self) -> Self:
-        trained, read = self.train.positions, self.reading.reach.positions
-        if self.model.encoding not in (*RELATIVE, "none") and trained != read:
-            raise ValueError(
-                f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
-            )
-        return self
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The values of a recipe in TOML, not yet checked."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} could not be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
-
-
-def recipe_toml(recipe: Recipe) -> str:
-    """A recipe as TOML; what is not set is left out."""
-    lines: list[str] = []
-
-    def table(name: str, values: dict[str, Any]) -> None:
-        lines.append(f"[{name}]")
-        plain = {
-            key: value for key, value in values.items() if value is not None and not isinstance(value, dict)
-        }
-        lines.extend(f"{key} = {json.dumps(value)}" for key, value in plain.items())
-        lines.append("")
-        for key, value in values.items():
-            if isinstance(value, dict):
-                table(f"{name}.{key}", value)
-
-    for name, values in recipe.model_dump(mode="json").items():
-        table(name, values)
-    return "\n".join(lines)
-
-
-def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested values with `a.b=c` carried out for each change; c is TOML, or else a plain word."""
-    changed = deepcopy(values)
-    for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set wants name=value, such as train.steps=500; found {change!r}")
-        *rooms, name = path.strip().split(".")
-        place = changed
-        for room in rooms:
-            place = place.setdefault(room, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"--set {change}: {room!r} is a value, not a group of values")
-        place[name] = _toml_value(text.strip())
-    return changed
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    width: PositiveInt = 4  # of the beam; 1 is greedy
+    penalty: float = Field(0.6, ge=0)  # of short texts: a score is divided by ((5 + length) / 6) ** penalty
+    longest: PositiveInt = 256  # tokens
 
 
 class BundleConfig(Settings):
@@ -366,3 +246,12 @@ class BundleConfig(Settings):
     format: Literal["segue-bundle-1"] = "segue-bundle-1"
     model: XLConfig
     reading: Reading
+
+
+class TranslatorConfig(Settings):
+    """What config.json of a translator's bundle holds."""
+
+    format: Literal["segue-translator-1"] = "segue-translator-1"
+    model: Seq2SeqConfig
+    translating: Translating
+    lower: bool = False

@@ -5,14 +5,15 @@ Where the paper's table and the released scripts disagree, the scripts are follo
 
 from difflib import get_close_matches
 
-from segue.config import Reach, Reading, Recipe, Settings, TrainConfig, XLConfig
+from segue.config import Reach, Reading, Seq2SeqConfig, Settings, Translating, XLConfig
 from segue.errors import ConfigError
+from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
 
 
 class Preset(Settings):
     """A recipe, the data it was published for, and how it did there."""
 
-    recipe: Recipe
+    recipe: Recipe | TranslationRecipe
     data: str
     published: str
     note: str = ""
@@ -55,6 +56,25 @@ _CHARACTERS_24L = TrainConfig(
     documents=False,
 )
 
+
+def _transformer(*, width: int, heads: int, dropout: float, steps: int) -> TranslationRecipe:
+    """Rate d^-0.5 min(step^-0.5, step warmup^-1.5): its peak is (d warmup)^-0.5."""
+    return TranslationRecipe(
+        model=Seq2SeqConfig(vocab=37_000, width=width, heads=heads, dropout=dropout),
+        train=PairTrainConfig(
+            steps=steps,
+            tokens=25_000,
+            rate=(width * 4000) ** -0.5,
+            schedule="inverse-sqrt",
+            warmup=4000,
+            beta2=0.98,
+            clip=1.0,
+            keep=5,
+        ),
+        translating=Translating(),
+    )
+
+
 PRESETS: dict[str, Preset] = {
     "stdlib-demo": Preset(
         recipe=Recipe(
@@ -86,10 +106,10 @@ PRESETS: dict[str, Preset] = {
                 lanes=64,
                 segment=64,
                 memory=128,
-                steps=2500,
+                steps=1900,
                 optimizer="muon",
                 rate=5e-3,
-                warmup=125,
+                warmup=95,
                 floor=0.02,
                 beta2=0.98,
                 clip=1.0,
@@ -205,5 +225,45 @@ PRESETS: dict[str, Preset] = {
         ),
         data="One Billion Word",
         published="perplexity 21.8",
+    ),
+    "transformer-base": Preset(
+        recipe=_transformer(width=512, heads=8, dropout=0.1, steps=100_000),
+        data="WMT 2014, 37,000 BPE symbols for both languages",
+        published="27.3 BLEU (English to German), 38.1 (to French)",
+    ),
+    "transformer-big": Preset(
+        recipe=_transformer(width=1024, heads=16, dropout=0.3, steps=300_000),
+        data="WMT 2014, 37,000 BPE symbols for both languages",
+        published="28.4 BLEU (English to German), 41.8 (to French)",
+        note="Dropout 0.1 for French.",
+    ),
+    "multi30k-cpu": Preset(
+        recipe=TranslationRecipe(
+            model=Seq2SeqConfig(
+                vocab=10_002,
+                width=128,
+                heads=4,
+                inner=256,
+                encoder_layers=4,
+                decoder_layers=4,
+                dropout=0.3,
+            ),
+            train=PairTrainConfig(
+                steps=6000,
+                tokens=4096,
+                rate=5e-3,
+                schedule="inverse-sqrt",
+                warmup=1000,
+                beta2=0.98,
+                clip=1.0,
+                validate_every=500,
+                save_every=500,
+                keep=5,
+            ),
+            translating=Translating(),
+        ),
+        data="Multi30k, BPE of both languages",
+        published="",
+        note="For 2 CPU cores: the small Transformer of the literature, 4 + 4 layers of 128.",
     ),
 }

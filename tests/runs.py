@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from segue.config import Recipe
+from segue.recipe import Recipe
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files
 

@@ -16,12 +16,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 STAIRS = (
     ("errors",),
     ("config",),
+    ("recipe",),
     ("presets", "text", "nn"),
     ("checkpoint", "distributed"),
     ("infer", "interop"),
     ("training",),
     ("lab", "serve"),
     ("cli",),
+    ("__main__",),
 )
 """From the ground up. A room imports itself and the rooms on lower steps."""
 

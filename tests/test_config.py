@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from segue.config import Reach, Reading, Recipe, Settings, TrainConfig, XLConfig
+from segue.config import Reach, Reading, Settings, XLConfig
 from segue.errors import ConfigError, SegueError
+from segue.recipe import Recipe, TrainConfig
 
 TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
 

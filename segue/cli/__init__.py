@@ -4,7 +4,18 @@ import sys
 
 import typer
 
-from segue.cli import evaluating, exporting, generating, importing, info, preparing, scoring, training
+from segue.cli import (
+    evaluating,
+    exporting,
+    generating,
+    importing,
+    info,
+    pairing,
+    preparing,
+    scoring,
+    training,
+    translating,
+)
 from segue.errors import SegueError
 
 app = typer.Typer(
@@ -22,6 +33,8 @@ app.command("train", epilog=training.EXAMPLE)(training.train)
 app.command("eval", epilog=evaluating.EXAMPLE)(evaluating.evaluate)
 app.command("generate", epilog=generating.EXAMPLE)(generating.generate)
 app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
+app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
+app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)

@@ -74,9 +74,19 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _bundle(path: Path) -> dict[str, Any]:
-    from segue.checkpoint import load
+    from segue.checkpoint import load, load_translator, translates
     from segue.nn.footprint import reading_bytes
 
+    if translates(path):
+        translator = load_translator(path)
+        return {
+            "translator": str(path),
+            "parameters": sum(weight.numel() for weight in translator.model.parameters()),
+            "source": f"{translator.source.size:,} symbols",
+            "target": f"{translator.target.size:,} symbols",
+            "model": translator.model.config.model_dump(mode="json"),
+            "translating": translator.translating.model_dump(mode="json"),
+        }
     bundle = load(path)
     weights = list(bundle.model.parameters())
     return {
@@ -92,19 +102,33 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 def _facts(preset: "Preset") -> dict[str, Any]:
     from segue.nn.footprint import parameters, reading_bytes, training_bytes
+    from segue.recipe import Recipe
 
     recipe = preset.recipe
-    shape, train = recipe.model, recipe.train
-    return {
-        "parameters": parameters(shape),
-        "data": preset.data,
-        "published": preset.published,
-        "summary": f"{shape.layers}×{shape.width}, {shape.heads}×{shape.head_width}, "
-        f"B {train.lanes}, T=M {train.segment}, {_short(train.steps)} steps",
-        "training_bytes": training_bytes(recipe),
-        "reading_bytes": reading_bytes(shape, recipe.reading),
-        **recipe.model_dump(mode="json"),
-    }
+    weights = parameters(recipe.model)
+    heads = f"{recipe.model.width}, {recipe.model.heads}×{recipe.model.head_width}"
+    facts = {"parameters": weights, "data": preset.data, "published": preset.published}
+    if isinstance(recipe, Recipe):
+        train = recipe.train
+        lengths = (
+            f"T=M {train.segment}"
+            if train.segment == train.memory
+            else f"T {train.segment}, M {train.memory}"
+        )
+        facts |= {
+            "summary": f"{recipe.model.layers}×{heads}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
+            "training_bytes": training_bytes(recipe),
+            "reading_bytes": reading_bytes(recipe.model, recipe.reading),
+        }
+    else:
+        shape, steps = recipe.model, _short(recipe.train.steps)
+        layers = f"{shape.encoder_layers}+{shape.decoder_layers}"
+        facts |= {
+            "summary": f"{layers}×{heads}, {recipe.train.tokens:,} tokens, {steps} steps",
+            "training_bytes": 16 * weights,  # weights, gradients, two moments; batches differ
+            "reading_bytes": 4 * weights,
+        }
+    return facts | recipe.model_dump(mode="json")
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -21,9 +21,11 @@ class Progress:
             return
         self._last = now
         rate = done / (now - self._begin)
+        if not total:  # nobody knows how much there is
+            self.show(f"{task}: {done:,} {self._unit}  {rate:,.0f}/s")
+            return
         left = (total - done) / rate if rate else 0
-        line = f"{task}: {done / max(1, total):4.0%}  {rate:,.0f} {self._unit}/s  {duration(left)} left"
-        self.show(line)
+        self.show(f"{task}: {done / total:4.0%}  {rate:,.0f} {self._unit}/s  {duration(left)} left")
 
     def show(self, line: str) -> None:
         """One line, in place of the one before if this is a terminal."""

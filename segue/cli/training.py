@@ -14,8 +14,8 @@ from segue.cli.progress import Progress, duration
 from segue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from segue.checkpoint import Bundle
-    from segue.config import Recipe
+    from segue.checkpoint import Bundle, Translator
+    from segue.recipe import Recipe, TranslationRecipe
     from segue.training.loop import Event
 
 EXAMPLE = "Example: segue train stdlib-demo --data data/stdlib -o runs/demo --set train.steps=500"
@@ -26,7 +26,7 @@ def train(
         str | None, typer.Argument(metavar="[PRESET|RECIPE.TOML]", help="What to train; see `segue info`.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A corpus made by `segue prepare`.")
+        Path | None, typer.Option(metavar="DIR", help="What `segue prepare` or `prepare-pairs` made.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="RUN", help="The run's folder.")
@@ -83,23 +83,29 @@ def train(
 
 def _recipe(
     name: str, changes: list[str], data: Path, begin_with: Path | None
-) -> "tuple[Recipe, Bundle | None]":
-    """The recipe as changed; a vocabulary that it leaves open is the corpus's, a model given is the bundle's."""
-    from segue.checkpoint import load
-    from segue.config import Recipe, read_recipe, with_changes
+) -> "tuple[Recipe | TranslationRecipe, Bundle | Translator | None]":
+    """The recipe as changed; a vocabulary that it leaves open is the data's, a model given is the bundle's."""
+    from segue.checkpoint import load, load_translator
     from segue.presets import preset
+    from segue.recipe import read_recipe, recipe_of, with_changes
     from segue.text.corpus import open_corpus
+    from segue.text.pairs import open_pairs
 
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )
-    bundle = None if begin_with is None else load(begin_with)
-    if bundle is not None:
+    translating = isinstance(values.get("model"), dict) and values["model"].get("kind") == "seq2seq"
+    bundle: Bundle | Translator | None = None
+    if begin_with is not None:
+        bundle = load_translator(begin_with) if translating else load(begin_with)
         values = {**values, "model": bundle.model.config.model_dump(mode="json")}
+    if translating and not name.endswith(".toml") and bundle is None:  # a preset is for any pairs
+        header = open_pairs(data).header
+        values["model"] |= {"vocab": header.vocab, "source_vocab": header.source_vocab}
     values = with_changes(values, changes)
-    if isinstance(values.setdefault("model", {}), dict):
-        values["model"].setdefault("vocab", open_corpus(data).header.vocab)
-    return Recipe(**values), bundle
+    if isinstance(values.setdefault("model", {}), dict) and "vocab" not in values["model"]:
+        values["model"]["vocab"] = (open_pairs if translating else open_corpus)(data).header.vocab
+    return recipe_of(values), bundle
 
 
 def _stop_on_signals() -> Callable[[], bool]:
@@ -135,10 +141,7 @@ class _Watch:
             self.seconds = event.values["seconds"]
             self._draw(event.values["nats"])
         elif event.kind == "valid":
-            bits, perplexity = event.values["bits_per_byte"], event.values["perplexity"]
-            typer.echo(
-                f"\rstep {event.step}: validation {bits:.4f} bits per byte, perplexity {perplexity:.3f}"
-            )
+            typer.echo(f"\rstep {event.step}: validation {_validated(event.values)}")
         elif event.kind == "warning":
             typer.echo(f"warning: {event.values['text']}", err=True)
         elif event.kind == "done":
@@ -152,9 +155,18 @@ class _Watch:
         self._drawn = now
         tokens, flops, steps = self.scale
         speed = (self.step - self._begun[0]) / max(1e-9, self.seconds - self._begun[1])
-        bits = self._mean / math.log(2) / self._bytes
+        bits = f"  {self._mean / math.log(2) / self._bytes:.4f} bits/byte" if self._bytes else ""
         self._progress.show(
-            f"step {self.step:,}/{steps:,}  {self._mean:.4f} nats  {bits:.4f} bits/byte  "
+            f"step {self.step:,}/{steps:,}  {self._mean:.4f} nats{bits}  "
             f"{tokens * speed:,.0f} tokens/s  {flops * speed / self._peak:.0%} of matmul peak  "
             f"{duration((steps - self.step) / speed)} left"
         )
+
+
+def _validated(values: dict[str, float]) -> str:
+    said = {
+        "bits_per_byte": "{:.4f} bits per byte",
+        "perplexity": "perplexity {:.3f}",
+        "bleu": "BLEU {:.2f}",
+    }
+    return ", ".join(form.format(values[name]) for name, form in said.items() if name in values)

@@ -8,18 +8,21 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from segue.config import RELATIVE, Reach, Reading, Recipe, TrainConfig, XLConfig
+from segue.config import RELATIVE, Reach, Reading, Seq2SeqConfig, XLConfig
+from segue.nn.seq2seq import Seq2Seq
 from segue.nn.vocab import CHUNK
 from segue.nn.xl import TransformerXL
+from segue.recipe import Recipe, TrainConfig
 
 FLOAT = 4
 """Bytes of a float32."""
 
 
 @cache
-def parameters(config: XLConfig) -> int:
+def parameters(config: XLConfig | Seq2SeqConfig) -> int:
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in TransformerXL(config).parameters())
+        model = TransformerXL(config) if isinstance(config, XLConfig) else Seq2Seq(config)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def training_bytes(recipe: Recipe) -> int:

@@ -20,7 +20,6 @@ from segue.nn.memory import ProjectedMemory
 from segue.nn.passage import HOST, Passage, Sight, checked_passage, positions, sight
 from segue.nn.positions import Relation, XLPositions, interleaved_sinusoids
 from segue.nn.vocab import Vocabulary
-from segue.nn.xl import initialise
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ class Seq2Seq(nn.Module):
             self.encoder_norm = nn.LayerNorm(config.width)
             self.decoder_norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
-        initialise(self, config.init)
+        _initialise(self)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Sight]:
         """(S, B, C) What the encoder makes of sources (B, S), zero in padding; and which of it may be seen."""
@@ -164,3 +163,15 @@ def _broadcast(seen: Sight) -> Sight:
     if seen.foreign is None:
         return seen
     return replace(seen, foreign=seen.foreign[:, :, :1].expand(-1, -1, seen.size, -1))
+
+
+@torch.no_grad()
+def _initialise(model: Seq2Seq) -> None:
+    """Matrices as Glorot has them, embeddings so that sqrt(C) times them is of size 1, norms 1, the rest 0."""
+    for name, weight in model.named_parameters():
+        if "tables" in name:
+            nn.init.normal_(weight, 0.0, model.config.width**-0.5)
+        elif weight.dim() > 1:
+            nn.init.xavier_uniform_(weight)
+        else:
+            nn.init.constant_(weight, 1.0 if name.endswith("norm.weight") else 0.0)

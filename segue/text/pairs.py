@@ -13,7 +13,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,6 +121,14 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
                 yield ours, theirs
 
     return pairs
+
+
+def held_out(parts: Mapping[str, Pairs]) -> dict[str, Pairs]:
+    """The last twentieth of the pairs, at most 2,000, as `valid`."""
+    train = parts["train"]
+    total = sum(1 for _ in train())
+    cut = total - max(1, min(2000, total // 20))
+    return {**parts, "train": lambda: islice(train(), cut), "valid": lambda: islice(train(), cut, None)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,27 +1,20 @@
-"""The training loop: read the lanes in order, carry memory along, and leave a run that can always go on.
+"""The training loop: take a step, tell what happened, validate, save, and leave a run that can always go on.
 
-Letters: B lanes, T tokens in the segment.
+What is learned, and from what, is a task's: a language model from lanes, a translator from pairs.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from segue.checkpoint import checkpoints
-from segue.config import Reading, Recipe
 from segue.errors import TrainingError
-from segue.infer.evaluate import Score, evaluate
-from segue.nn.footprint import training_flops
-from segue.text.corpus import Corpus
-from segue.text.lanes import Lanes, Segment
-from segue.training.objective import Objective
+from segue.recipe import Schedule
 from segue.training.optim import rate_at, set_rate
 from segue.training.state import State, save_state
 
@@ -35,100 +28,94 @@ class Event:
     values: dict[str, Any]
 
 
+class Part(NamedTuple):
+    """A part of a step's loss."""
+
+    loss: Tensor  # a scalar; the parts of a step add up to nats per token
+    nats: Tensor  # (rows, T), what it is the mean of
+    rows: Callable[[int], str]  # what a row is called, should it not be finite
+
+
+class Task(Protocol):
+    """What is learned, and from what."""
+
+    def begin(self) -> dict[str, Any]:
+        """What a watcher needs to make sense of the steps."""
+
+    def parts(self, state: State) -> Iterator[Part]:
+        """The next step's loss, part by part. Each is gone backward through before the next is asked for."""
+
+    def validate(self, state: State) -> dict[str, float]:
+        """How it does on the validation split; `worth` decides which is the best, the lower the better."""
+
+    def write(self, folder: Path, state: State) -> None:
+        """The files of a bundle."""
+
+
 @dataclass(eq=False)
 class Training:
     """A run under way."""
 
-    recipe: Recipe
+    schedule: Schedule
     run: Path
-    corpus: Corpus
+    task: Task
     state: State
-    device: torch.device
     interrupted: Callable[[], bool] = lambda: False
 
     def events(self) -> Iterator[Event]:
         """Train to the end, telling what happens. Whoever stops listening stops the training."""
-        train, counters = self.recipe.train, self.state.counters
-        lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents)
-        objective = Objective(self.state.model)
-        begin = time.monotonic() - counters.seconds
+        schedule, state = self.schedule, self.state
+        begin = time.monotonic() - state.counters.seconds
         reason = ""
-        yield self._begin()
-        while self.state.counters.step < train.steps:
-            loss = self._step(objective, lanes)
+        told = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.begin()}
+        yield Event("begin", state.counters.step, told)
+        while state.counters.step < schedule.steps:
+            loss = self._step()
             seconds = time.monotonic() - begin
-            self._count(step=self.state.counters.step + 1, seconds=seconds)
-            step = self.state.counters.step
-            yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, train), "seconds": seconds})
-            if _due(step, train.validate_every):
+            state.count(step=state.counters.step + 1, seconds=seconds)
+            step = state.counters.step
+            yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, schedule), "seconds": seconds})
+            if _due(step, schedule.validate_every):
                 yield self._validate()
             reason = self._stop_reason(seconds)
             if reason:
                 break
-            if _due(step, train.save_every) or self.state.counters.best_step == step:
+            if _due(step, schedule.save_every) or state.counters.best_step == step:
                 yield self._save()
         yield self._save()
-        yield Event(
-            "done",
-            self.state.counters.step,
-            {"reason": reason or "steps", "seconds": self.state.counters.seconds},
-        )
-
-    def _begin(self) -> Event:
-        """What a watcher needs to make sense of the steps."""
-        train, split = self.recipe.train, self.corpus.header.splits["train"]
-        values = {
-            "steps": train.steps,
-            "seconds": self.state.counters.seconds,
-            "tokens_per_step": train.lanes * train.segment,
-            "flops_per_step": training_flops(self.recipe.model, train),
-            "bytes_per_token": split.bytes / split.tokens,
-        }
-        return Event("begin", self.state.counters.step, values)
+        ended = {"reason": reason or "steps", "seconds": state.counters.seconds}
+        yield Event("done", state.counters.step, ended)
 
     def _stop_reason(self, seconds: float) -> str:
         if self.interrupted():
             return "interrupted"
-        minutes, patience = self.recipe.train.minutes, self.recipe.train.patience
+        minutes, patience = self.schedule.minutes, self.schedule.patience
         if patience and self.state.counters.stale >= patience:
             return "plateau"
         return "minutes" if minutes is not None and seconds >= 60 * minutes else ""
 
-    def _step(self, objective: Objective, lanes: Lanes) -> float:
-        """One update of the weights, from one segment of every lane; nats per token."""
-        train, state = self.recipe.train, self.state
-        segment = lanes.segment(state.counters.position, train.segment)
-        total = 0.0
-        for chunk, part in enumerate(_chunks(segment, train.accumulate)):
-            with self._precision():
-                nats, memory = objective(part, state.memories[chunk])
-            counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
-            loss = counted.float().mean() / train.accumulate
-            self._check_finite(loss, counted, chunk)
-            loss.backward()
-            total += loss.item()
-            state.memories[chunk] = memory
-        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), train.clip)
+    def _step(self) -> float:
+        """One update of the weights; nats per token."""
+        state, total = self.state, 0.0
+        for part in self.task.parts(state):
+            self._check_finite(part)
+            part.loss.backward()
+            total += part.loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip)
         if not norm.isfinite():
             raise TrainingError(self._not_finite("the gradient is not finite at"))
-        set_rate(state.optimizers, rate_at(state.counters.step, train))
+        set_rate(state.optimizers, rate_at(state.counters.step, self.schedule))
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        self._count(position=state.counters.position + train.segment)
         return total
 
-    def _precision(self) -> Any:
-        if self.recipe.train.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    def _check_finite(self, loss: Tensor, nats: Tensor, chunk: int) -> None:
-        if loss.isfinite():
+    def _check_finite(self, part: Part) -> None:
+        if part.loss.isfinite():
             return
-        rows = nats.detach().isfinite().all(dim=1)
-        lane = chunk * len(nats) + int((~rows).nonzero()[0])
-        raise TrainingError(self._not_finite(f"the loss of lane {lane} is not finite at"))
+        whole = part.nats.detach().isfinite().all(dim=1)
+        row = part.rows(int((~whole).nonzero()[0]))
+        raise TrainingError(self._not_finite(f"the loss of {row} is not finite at"))
 
     def _not_finite(self, what: str) -> str:
         kept = checkpoints(self.run)
@@ -136,43 +123,21 @@ class Training:
         return f"{what} step {self.state.counters.step + 1}; {good}try a lower rate, a longer warm-up or a smaller clip"
 
     def _validate(self) -> Event:
-        """Read the validation split with a memory of its own; training's is left alone."""
-        train, model, counters = self.recipe.train, self.state.model, self.state.counters
-        reading = Reading(segment=train.segment, reach=train.reach)
-        model.eval()
-        stream = self.corpus.stream("valid")
-        score: Score = evaluate(
-            model, stream, reading, limit=train.validate_tokens, documents=train.documents
-        )
-        model.train()
-        nats = score.nats / score.tokens
-        if counters.best is None or nats < counters.best:
-            self._count(best=nats, best_step=counters.step, stale=0)
+        state = self.state
+        state.model.eval()
+        found = self.task.validate(state)
+        state.model.train()
+        worth, counters = found.pop("worth"), state.counters
+        if counters.best is None or worth < counters.best:
+            state.count(best=worth, best_step=counters.step, stale=0)
         else:
-            self._count(stale=counters.stale + 1)
-        values = {
-            "nats": nats,
-            "bits_per_byte": score.bits_per_byte,
-            "perplexity": math.exp(min(700.0, nats)),
-        }
-        return Event("valid", counters.step, values)
+            state.count(stale=counters.stale + 1)
+        return Event("valid", counters.step, found)
 
     def _save(self) -> Event:
-        target = save_state(self.run, self.state, self.recipe, self.corpus.tokenizer)
+        target = save_state(self.run, self.state, self.schedule.keep, self.task.write)
         return Event("saved", self.state.counters.step, {"checkpoint": str(target)})
-
-    def _count(self, **changes: Any) -> None:
-        self.state.counters = self.state.counters.model_copy(update=changes)
 
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _chunks(segment: Segment, count: int) -> Iterator[Segment]:
-    """The lanes in `count` groups."""
-    size = len(segment.tokens) // count
-    for first in range(0, len(segment.tokens), size):
-        rows = slice(first, first + size)
-        starts = None if segment.starts is None else segment.starts[rows]
-        yield Segment(segment.tokens[rows], segment.targets[rows], starts)

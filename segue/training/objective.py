@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from segue.nn.memory import Memory
+from segue.nn.memory import StateMemory
 from segue.nn.xl import TransformerXL
 from segue.text.lanes import Segment
 
@@ -14,10 +14,11 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    def forward(self, segment: Segment, memory: StateMemory) -> tuple[Tensor, StateMemory]:
         """(B, T) Nats of each target, unreduced, and the memory to go on with."""
         device = self.model.vocabulary.tables[0].device
-        hidden, memory = self.model(
+        hidden, after = self.model(
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
         )
-        return self.model.nats(hidden, segment.targets.to(device)), memory
+        assert isinstance(after, StateMemory)
+        return self.model.nats(hidden, segment.targets.to(device)), after

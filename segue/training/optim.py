@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from segue.config import TrainConfig
+from segue.recipe import Schedule
 from segue.training.muon import Muon
 
 
-def rate_at(step: int, train: TrainConfig) -> float:
+def rate_at(step: int, train: Schedule) -> float:
     """The rate of a step, counted from 0."""
     if step < train.warmup:
         return train.rate * (step + 1) / train.warmup
@@ -29,7 +29,7 @@ def rate_at(step: int, train: TrainConfig) -> float:
     return train.rate * share
 
 
-def build_optimizers(model: nn.Module, train: TrainConfig) -> list[Optimizer]:
+def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
     named = dict(model.named_parameters())
     betas, decay = (train.beta1, train.beta2), train.decay
@@ -37,7 +37,11 @@ def build_optimizers(model: nn.Module, train: TrainConfig) -> list[Optimizer]:
         return [torch.optim.Adam(named.values(), lr=train.rate, betas=betas, fused=True)]
     if train.optimizer == "adamw":
         return [torch.optim.AdamW(named.values(), lr=train.rate, betas=betas, weight_decay=decay, fused=True)]
-    matrices = {name for name, weight in named.items() if weight.dim() == 2 and "blocks." in name}
+    matrices = {
+        name
+        for name, weight in named.items()
+        if weight.dim() == 2 and any(room in name for room in ("blocks.", "encoder.", "decoder."))
+    }
     return [
         Muon([named[name] for name in sorted(matrices)], train.rate, decay=decay),
         torch.optim.AdamW(

@@ -10,7 +10,7 @@ import pytest
 from test_cli import segue
 
 from segue.cli import main
-from segue.config import Recipe, recipe_toml
+from segue.recipe import Recipe, recipe_toml
 
 
 def log_lines(count: int, seed: int) -> list[str]:
@@ -126,3 +126,20 @@ def test_mistakes_along_the_way_are_one_line(
         assert complaint.startswith("segue: ")
         assert complaint.count("\n") == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_pairs_the_whole_way(tmp_path: Path) -> None:
+    (tmp_path / "en").write_text("one two\nthree\n\nfour one\n" * 10)
+    (tmp_path / "de").write_text("eins zwei\ndrei\nleer\nvier eins\n" * 10)
+    files = [tmp_path / "en", tmp_path / "de"]
+    told = segue("prepare-pairs", "--train", *files, "--size", "270", "-o", tmp_path / "pairs")
+    assert "train           29 pairs" in told
+    small = ["model.width=16", "model.heads=2", "model.inner=16", "train.steps=4", "train.validate_every=2"]
+    small.append("translating.longest=9")
+    changes = [word for change in small for word in ("--set", change)]
+    segue("train", "multi30k-cpu", "--data", tmp_path / "pairs", "-o", tmp_path / "run", *changes)
+    found = segue("translate", tmp_path / "run", tmp_path / "en", "--width", "2")
+    assert len(found.splitlines()) == 40
+    assert found.splitlines()[2] == ""
+    assert "seq2seq" in segue("info", tmp_path / "run")
+    assert "use segue translate" in segue("generate", tmp_path / "run", code=1)

@@ -23,7 +23,7 @@ def config_of(**changes: object) -> Seq2SeqConfig:
 
 def build(**changes: object) -> Seq2Seq:
     torch.manual_seed(0)
-    model = Seq2Seq(config_of(init=0.4, **changes)).double().eval()
+    model = Seq2Seq(config_of(**changes)).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

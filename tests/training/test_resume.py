@@ -16,8 +16,8 @@ import torch
 import segue
 from runs import make_corpus, small_recipe
 from segue.checkpoint import checkpoints
-from segue.config import Recipe, recipe_toml
 from segue.errors import SegueError
+from segue.recipe import Recipe, recipe_toml
 from segue.training.loop import Event
 from segue.training.run import read_log
 

@@ -10,14 +10,14 @@ import torch
 import segue
 from runs import make_corpus, small_recipe
 from segue.checkpoint import checkpoints, load
-from segue.config import Recipe, TrainConfig, read_recipe, with_changes
 from segue.errors import SegueError
+from segue.recipe import Recipe, TrainConfig, read_recipe, with_changes
 from segue.text.corpus import open_corpus
+from segue.training.language import LanguageTask
 from segue.training.loop import Event, Training
 from segue.training.muon import Muon, orthogonalised
 from segue.training.optim import build_optimizers, rate_at
 from segue.training.run import read_log
-from segue.training.state import fresh_state
 from support import build, shape
 
 
@@ -157,13 +157,8 @@ def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path)
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights(corpus: Path, tmp_path: Path) -> None:
     recipe = small_recipe(save_every=1)
-    training = Training(
-        recipe,
-        tmp_path / "run",
-        open_corpus(corpus),
-        fresh_state(recipe, torch.device("cpu")),
-        torch.device("cpu"),
-    )
+    task = LanguageTask(recipe, open_corpus(corpus), torch.device("cpu"))
+    training = Training(recipe.train, tmp_path / "run", task, task.fresh())
     spoilt = training.state.model.blocks[0].attention.out.weight
     spoilt.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(SegueError, match="gradient is not finite at step 1"):

@@ -1,0 +1,87 @@
+"""`segue prepare-pairs`: sentence pairs become tokens on disk, once."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli.progress import Progress
+from segue.errors import SourceError
+
+if TYPE_CHECKING:
+    from segue.text.pairs import Pairs
+
+EXAMPLE = "Example: segue prepare-pairs --train train.en train.de --valid val.en val.de -o data/en-de"
+
+Files = tuple[Path, Path]
+
+
+def prepare_pairs(
+    train: Annotated[
+        Files, typer.Option(metavar="SOURCE TARGET", help="Two aligned files; also .gz .xz .bz2 .zip.")
+    ] = (Path(), Path()),
+    valid: Annotated[Files, typer.Option(metavar="SOURCE TARGET", help="The same, for validation.")] = (
+        Path(),
+        Path(),
+    ),
+    test: Annotated[Files, typer.Option(metavar="SOURCE TARGET", help="The same, for testing.")] = (
+        Path(),
+        Path(),
+    ),
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead: one .tsv, or .jsonl with --columns; to train on."),
+    ] = None,
+    columns: Annotated[
+        tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="The two texts of a row in .jsonl.")
+    ] = ("source", "target"),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
+    ] = Path("data/pairs"),
+    size: Annotated[int, typer.Option(help="Symbols of the BPE vocabulary, or of each of two.")] = 10_000,
+    separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side.")] = False,
+    lower: Annotated[bool, typer.Option("--lower", help="Everything in lower case.")] = False,
+    longest: Annotated[int, typer.Option(help="Tokens of a side; what is longer is cut, and told.")] = 256,
+) -> None:
+    """Turn sentence pairs into token ids on disk, with a byte-level BPE that knows every text.
+
+    Without --valid, the last twentieth of the pairs (at most 2,000) is held out.
+    """
+    from segue.text.pairs import PairsConfig, held_out
+    from segue.text.pairs import prepare_pairs as prepare
+
+    parts = _parts(train, valid, test, pairs, columns)
+    if "valid" not in parts:
+        parts = held_out(parts)
+    config = PairsConfig(size=size, joint=not separate, lower=lower, longest=longest)
+    with Progress("pairs") as progress:
+        header = prepare(parts, output, config, progress.update)
+    for name, split in header.splits.items():
+        typer.echo(f"{name:<6} {split.pairs:>11,} pairs {split.tokens:>13,} tokens")
+        if split.empty:
+            typer.echo(f"note: {split.empty:,} pairs of {name} had an empty side and were left out", err=True)
+        if split.cut:
+            typer.echo(
+                f"note: {split.cut:,} sides of {name} had more than {longest} tokens and were cut", err=True
+            )
+    typer.echo(f"{output}: {header.vocab:,} symbols. Next: segue train multi30k-cpu --data {output}")
+
+
+def _parts(
+    train: Files, valid: Files, test: Files, single: Path | None, columns: tuple[str, str]
+) -> "dict[str, Pairs]":
+    from segue.text.pairs import from_rows, from_tabs, from_two_files
+
+    parts: dict[str, Pairs] = {}
+    nothing = (Path(), Path())
+    if single is not None:
+        rows = ".jsonl" in single.suffixes
+        parts["train"] = from_rows(single, *columns) if rows else from_tabs(single)
+    elif train != nothing:
+        parts["train"] = from_two_files(*train)
+    else:
+        raise SourceError("which pairs? --train SOURCE TARGET names two files, --pairs FILE one")
+    for name, files in (("valid", valid), ("test", test)):
+        if files != nothing:
+            parts[name] = from_two_files(*files)
+    return parts

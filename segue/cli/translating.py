@@ -1,0 +1,79 @@
+"""`segue translate`: sentences in, sentences out, line by line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from segue.cli.machine import Threads, use
+from segue.cli.progress import Progress
+from segue.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLE = "Example: segue translate runs/multi30k --reference test.de < test.en > out.de"
+
+
+def translate(
+    run: Annotated[Path, typer.Argument(metavar="RUN|BUNDLE", help="A translator.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Sentences, one a line; standard input by default."),
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="Of the beam; 1 is greedy.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="Of short translations; 0 is none.")] = None,
+    best: Annotated[
+        int, typer.Option(help="Translations of each sentence, with scores if more than one.")
+    ] = 1,
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The right translations: tells BLEU and chrF of ours.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """Translate line by line, from a file or a pipe of any length; an empty line stays empty."""
+    use(threads, device)
+    from segue.checkpoint import load_translator
+    from segue.infer.translate import translate_stream
+
+    translator = load_translator(run)
+    translator.model.to(device)
+    changes = {"width": width, "penalty": penalty}
+    told = {name: value for name, value in changes.items() if value is not None}
+    how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
+    found, done = [], 0
+    with Progress("sentences") as progress:
+        for texts in translate_stream(translator, _lines(file), translating=how, best=best):
+            done += 1
+            progress.update("translating", done, 0)
+            found.append(texts[0].text)
+            for one in texts:
+                typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
+    if reference is not None:
+        _tell(found, reference)
+
+
+def _lines(file: Path | None) -> "Iterator[bytes]":
+    from segue.text.sources import open_any
+
+    if file is None:
+        yield from sys.stdin.buffer
+        return
+    if not file.is_file():
+        raise InputError(f"there is no file {file}")
+    with open_any(file) as opened:
+        yield from opened
+
+
+def _tell(found: list[str], reference: Path) -> None:
+    from segue.infer.translate import bleu, chrf
+
+    wanted = [line.decode(errors="replace").strip() for line in _lines(reference)]
+    if len(wanted) != len(found):
+        raise InputError(f"{reference} has {len(wanted):,} lines and {len(found):,} were translated")
+    for lower in (False, True):
+        for name, measure in (("BLEU", bleu), ("chrF", chrf)):
+            score, signature = measure(found, wanted, lower=lower)
+            typer.echo(f"{name} {score:.1f}  {signature}", err=True)

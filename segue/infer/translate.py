@@ -1,0 +1,170 @@
+"""From sentences to sentences: batches of like length, beam search, and everything back in its order.
+
+Letters: B pairs, S tokens of the source, T of the target.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.checkpoint import Translator
+from segue.config import Translating
+from segue.errors import InputError
+from segue.infer.beam import beam_search
+from segue.infer.evaluate import silent
+from segue.nn.seq2seq import Seq2Seq, TranslationMemory
+from segue.text.batches import in_order
+from segue.text.pairs import PairSet, cased
+
+BUDGET = 2048
+"""Tokens of sources that are translated together."""
+
+AHEAD = 1000
+"""Lines of a stream that are sorted by length together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Pairs side by side, padded."""
+
+    numbers: np.ndarray[Any, Any]  # (B,) which pairs
+    source: Tensor  # (B, S), with the end
+    source_lengths: Tensor  # (B,)
+    target: Tensor  # (B, T), behind the start
+    target_lengths: Tensor  # (B,)
+    targets: Tensor  # (B, T), with the end; -1 in padding
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A text found, and how likely the model thinks it is."""
+
+    text: str
+    score: float
+    whole: bool
+
+
+def start_of(model: Seq2Seq) -> int:
+    """The symbol before a target: the last but one that the model knows."""
+    return model.config.vocab - 2
+
+
+def batch_of(pairs: PairSet, numbers: np.ndarray[Any, Any]) -> Batch:
+    """Some pairs, as a model is trained on them."""
+    found = [pairs.pair(int(number)) for number in numbers]
+    start, end = pairs.header.vocab - 2, pairs.header.vocab - 1
+    source_end = pairs.header.source_vocab - 1 if pairs.header.source_vocab else end
+    source, source_lengths = _padded([[*source.tolist(), source_end] for source, _ in found], source_end)
+    target, target_lengths = _padded([[start, *target.tolist()] for _, target in found], end)
+    targets, _ = _padded([[*target.tolist(), end] for _, target in found], -1)
+    return Batch(numbers, source, source_lengths, target, target_lengths, targets)
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(row) for row in rows])
+    size = int(lengths.max())
+    return torch.tensor([[*row, *[filler] * (size - len(row))] for row in rows]), lengths
+
+
+@torch.no_grad()
+def translate(
+    translator: Translator,
+    sentences: Sequence[bytes],
+    *,
+    translating: Translating | None = None,
+    best: int = 1,
+    report: Callable[[str, int, int], None] = silent,
+) -> list[list[Translation]]:
+    """The best translations of each sentence, in the sentences' order. An empty sentence is an empty one."""
+    how = translating or translator.translating
+    if best > how.width:
+        raise InputError(f"a beam of {how.width} finds at most as many translations; found best={best}")
+    limit = how.longest
+    ids = [list(translator.source.encode(cased(text, translator.lower)))[:limit] for text in sentences]
+    found: list[list[Translation]] = [[Translation("", 0.0, whole=True)] * best for _ in sentences]
+    real = [number for number, tokens in enumerate(ids) if tokens]
+    lengths = np.array([[len(ids[number]) + 1] * 2 for number in real]).reshape(-1, 2)
+    done = 0
+    for chosen in in_order(lengths, BUDGET) if real else []:
+        some = [real[place] for place in chosen]
+        for number, texts in zip(some, _searched(translator, [ids[n] for n in some], how, best), strict=True):
+            found[number] = texts
+        done += len(some)
+        report("translating", done, len(real))
+    return found
+
+
+def _searched(
+    translator: Translator, rows: list[list[int]], how: Translating, best: int
+) -> list[list[Translation]]:
+    model = translator.model
+    device = model.vocabulary.tables[0].device
+    end = (model.config.source_vocab or model.config.vocab) - 1
+    source, lengths = _padded([[*row, end] for row in rows], end)
+
+    def read(newest: Tensor, memory: TranslationMemory) -> tuple[Tensor, TranslationMemory]:
+        hidden, memory = model(newest[:, None].to(device), memory)
+        logprobs = model.logprobs(hidden[:, 0])
+        logprobs[:, start_of(model)] = float("-inf")  # a start is never inside
+        return logprobs, memory
+
+    found = beam_search(
+        read,
+        model.start(source.to(device), lengths),
+        len(rows),
+        start=start_of(model),
+        end=model.config.vocab - 1,
+        width=how.width,
+        longest=how.longest,
+        penalty=how.penalty,
+        best=best,
+    )
+    return [
+        [Translation(_line(translator.target.decode(one.tokens)), one.score, one.whole) for one in texts]
+        for texts in found
+    ]
+
+
+def _line(text: bytes) -> str:
+    """One line, whatever a model may have put into it."""
+    return " ".join(text.decode(errors="replace").splitlines())
+
+
+def translate_stream(
+    translator: Translator, lines: Iterable[bytes], *, translating: Translating | None = None, best: int = 1
+) -> Iterator[list[Translation]]:
+    """Line after line for ever, some read ahead so that like lengths go together."""
+    rest = iter(lines)
+    while some := list(islice(rest, AHEAD)):
+        yield from translate(translator, [line.strip() for line in some], translating=translating, best=best)
+
+
+class Measured(NamedTuple):
+    """A figure, and the signature that says exactly how it was taken."""
+
+    score: float
+    signature: str
+
+
+def bleu(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("BLEU", found, wanted, lower)
+
+
+def chrf(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("CHRF", found, wanted, lower)
+
+
+def _measured(name: str, found: Sequence[str], wanted: Sequence[str], lower: bool) -> Measured:
+    """By sacrebleu."""
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise InputError("BLEU and chrF need the mt extra: pip install 'segue-lm[mt]'") from None
+    metric = getattr(metrics, name)(lowercase=lower)
+    score = metric.corpus_score(list(found), [list(wanted)]).score
+    return Measured(float(score), str(metric.get_signature()))

@@ -1,0 +1,167 @@
+"""Recipes: everything that defines a run, in TOML on disk, checked when it is built. Knows no torch.
+
+What a run computes is fixed by its recipe; what it was trained on is written beside it.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from segue.config import RELATIVE, Reach, Reading, Seq2SeqConfig, Settings, Translating, XLConfig
+from segue.errors import ConfigError
+
+
+class Schedule(Settings):
+    """What all training has: how long, how fast, how often. Intervals count steps; 0 means never."""
+
+    steps: PositiveInt
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
+    rate: PositiveFloat = 2.5e-4
+    schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
+    warmup: NonNegativeInt = 0  # steps of linear rise
+    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine and linear)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    decay: NonNegativeFloat = 0.0  # of weights, with adamw and muon
+    clip: PositiveFloat = 0.25  # of the gradient's norm
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
+    seed: NonNegativeInt = 0
+    validate_every: NonNegativeInt = 0
+    patience: NonNegativeInt = 0  # validations without progress before it stops
+    save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
+    keep: PositiveInt = 2  # newest checkpoints, besides the best
+    minutes: PositiveFloat | None = None  # stop after so long, whatever the step
+
+    @model_validator(mode="after")
+    def _nothing_is_without_effect(self) -> Self:
+        if self.decay and self.optimizer == "adam":
+            raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
+        if self.patience and not self.validate_every:
+            raise ValueError(f"patience {self.patience} counts validations; set validate_every too")
+        return self
+
+
+class TrainConfig(Schedule):
+    """How a language model is trained."""
+
+    lanes: PositiveInt  # B
+    segment: PositiveInt  # T
+    memory: NonNegativeInt  # M
+    accumulate: PositiveInt = 1  # chunks of lanes that one step adds up, each with a memory of its own
+    loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
+    documents: bool = True  # memory ends where a document does
+    initial: Literal["empty", "zeros"] = "empty"  # as in Reach
+    positions: Literal["onward", "restart"] = "onward"  # as in Reach
+    validate_tokens: PositiveInt = 100_000
+
+    @model_validator(mode="after")
+    def _lanes_divide(self) -> Self:
+        if self.lanes % self.accumulate:
+            raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
+        if self.initial == "zeros" and self.documents:
+            raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
+        return self
+
+    @property
+    def reach(self) -> Reach:
+        return Reach(memory=self.memory, initial=self.initial, positions=self.positions)
+
+
+class PairTrainConfig(Schedule):
+    """How a translator is trained."""
+
+    tokens: PositiveInt = 2048  # of either side in a batch, padding included
+    accumulate: PositiveInt = 1  # batches that one step adds up
+    smoothing: float = Field(0.1, ge=0, lt=1)  # probability spread over all tokens but the right one
+    best: Literal["loss", "bleu"] = "loss"  # what of the validation split decides
+
+
+class Recipe(Settings):
+    """Everything that defines a run."""
+
+    model: XLConfig
+    train: TrainConfig
+    reading: Reading
+
+    @model_validator(mode="after")
+    def _positions_agree(self) -> Self:
+        trained, read = self.train.positions, self.reading.reach.positions
+        if self.model.encoding not in (*RELATIVE, "none") and trained != read:
+            raise ValueError(
+                f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
+            )
+        return self
+
+
+class TranslationRecipe(Settings):
+    """Everything that defines a run of a translator."""
+
+    model: Seq2SeqConfig
+    train: PairTrainConfig
+    translating: Translating
+
+
+def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
+    """A recipe of either kind; `model.kind` says which."""
+    model = values.get("model")
+    translating = isinstance(model, dict) and model.get("kind") == "seq2seq"
+    return TranslationRecipe(**values) if translating else Recipe(**values)
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The values of a recipe in TOML, not yet checked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} could not be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+
+
+def recipe_toml(recipe: Recipe | TranslationRecipe) -> str:
+    """A recipe as TOML; what is not set is left out."""
+    lines: list[str] = []
+
+    def table(name: str, values: dict[str, Any]) -> None:
+        lines.append(f"[{name}]")
+        plain = {
+            key: value for key, value in values.items() if value is not None and not isinstance(value, dict)
+        }
+        lines.extend(f"{key} = {json.dumps(value)}" for key, value in plain.items())
+        lines.append("")
+        for key, value in values.items():
+            if isinstance(value, dict):
+                table(f"{name}.{key}", value)
+
+    for name, values in recipe.model_dump(mode="json").items():
+        table(name, values)
+    return "\n".join(lines)
+
+
+def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values with `a.b=c` carried out for each change; c is TOML, or else a plain word."""
+    changed = deepcopy(values)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set wants name=value, such as train.steps=500; found {change!r}")
+        *rooms, name = path.strip().split(".")
+        place = changed
+        for room in rooms:
+            place = place.setdefault(room, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"--set {change}: {room!r} is a value, not a group of values")
+        place[name] = _toml_value(text.strip())
+    return changed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,115 @@
+"""Learning to read on: the lanes of a corpus in order, memory carried along.
+
+Letters: B lanes, T tokens in the segment.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from segue.checkpoint import Bundle, write_bundle
+from segue.config import Reading
+from segue.infer.evaluate import Score, evaluate
+from segue.nn.footprint import training_flops
+from segue.nn.xl import TransformerXL
+from segue.recipe import Recipe
+from segue.text.corpus import Corpus
+from segue.text.lanes import Lanes, Segment
+from segue.training.loop import Part
+from segue.training.objective import Objective
+from segue.training.state import State, fresh_state
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageTask:
+    """A Transformer-XL and a corpus."""
+
+    recipe: Recipe
+    corpus: Corpus
+    device: torch.device
+
+    def fresh(self, model: nn.Module | None = None) -> State:
+        """The beginning of a run, from nothing or from the weights of a model."""
+        train = self.recipe.train
+        torch.manual_seed(train.seed)
+        built = TransformerXL(self.recipe.model)
+        if model is not None:
+            built.load_state_dict(model.state_dict())
+        state = fresh_state(built.to(self.device), train)
+        lanes = train.lanes // train.accumulate
+        state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
+        return state
+
+    def begin(self) -> dict[str, Any]:
+        train, split = self.recipe.train, self.corpus.header.splits["train"]
+        return {
+            "tokens_per_step": train.lanes * train.segment,
+            "flops_per_step": training_flops(self.recipe.model, train),
+            "bytes_per_token": split.bytes / split.tokens,
+        }
+
+    def parts(self, state: State) -> Iterator[Part]:
+        """One segment of every lane, some lanes at a time."""
+        train, objective = self.recipe.train, Objective(_reader(state))
+        lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents)
+        segment = lanes.segment(state.counters.position, train.segment)
+        for chunk, some in enumerate(_chunks(segment, train.accumulate)):
+            with self._precision():
+                nats, memory = objective(some, state.memories[chunk])
+            counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
+            loss = counted.float().mean() / train.accumulate
+            yield Part(loss, counted, partial(_lane, chunk * len(nats)))
+            state.memories[chunk] = memory
+        state.count(position=state.counters.position + train.segment)
+
+    def _precision(self) -> Any:
+        if self.recipe.train.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def validate(self, state: State) -> dict[str, float]:
+        """Read the validation split with a memory of its own; training's is left alone."""
+        train = self.recipe.train
+        reading = Reading(segment=train.segment, reach=train.reach)
+        score: Score = evaluate(
+            _reader(state),
+            self.corpus.stream("valid"),
+            reading,
+            limit=train.validate_tokens,
+            documents=train.documents,
+        )
+        nats = score.nats / score.tokens
+        return {
+            "worth": nats,
+            "nats": nats,
+            "bits_per_byte": score.bits_per_byte,
+            "perplexity": math.exp(min(700.0, nats)),
+        }
+
+    def write(self, folder: Path, state: State) -> None:
+        write_bundle(folder, Bundle(_reader(state), self.recipe.reading, self.corpus.tokenizer))
+
+
+def _lane(first: int, row: int) -> str:
+    return f"lane {first + row}"
+
+
+def _reader(state: State) -> TransformerXL:
+    assert isinstance(state.model, TransformerXL)
+    return state.model
+
+
+def _chunks(segment: Segment, count: int) -> Iterator[Segment]:
+    """The lanes in `count` groups."""
+    size = len(segment.tokens) // count
+    for first in range(0, len(segment.tokens), size):
+        rows = slice(first, first + size)
+        starts = None if segment.starts is None else segment.starts[rows]
+        yield Segment(segment.tokens[rows], segment.targets[rows], starts)

@@ -1,0 +1,132 @@
+"""Translators: the loss is the published formula, runs resume to the bit, and what was learned comes out again."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import segue
+from segue.checkpoint import checkpoints, load, load_translator
+from segue.config import Seq2SeqConfig, Translating
+from segue.errors import SegueError
+from segue.infer.evaluate import silent
+from segue.infer.translate import translate, translate_stream
+from segue.nn.smoothing import least_nats, smoothed_nats
+from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
+from segue.text.pairs import PairsConfig, prepare_pairs
+from segue.training.loop import Event
+
+
+@given(st.integers(2, 9), st.floats(0, 0.9))
+def test_smoothing_is_the_published_formula(vocabulary: int, smoothing: float) -> None:
+    logprobs = torch.randn(5, vocabulary, dtype=torch.float64).log_softmax(-1)
+    targets = torch.randint(0, vocabulary, (5,))
+    believed = torch.full((5, vocabulary), smoothing / (vocabulary - 1), dtype=torch.float64)
+    believed[torch.arange(5), targets] = 1 - smoothing
+    assert_close(smoothed_nats(logprobs, targets, smoothing), -(believed * logprobs).sum(-1))
+    perfect = believed[:1].clamp(min=1e-300).log()
+    assert float(smoothed_nats(perfect, targets[:1], smoothing)) == pytest.approx(
+        least_nats(smoothing, vocabulary)
+    )
+
+
+def digits(count: int, seed: int) -> list[tuple[bytes, bytes]]:
+    """Numbers in words, to be written backwards in figures."""
+    draw, words = random.Random(seed), "zero one two three four".split()  # noqa: SIM905
+    pairs = []
+    for _ in range(count):
+        number = [draw.randrange(5) for _ in range(draw.randrange(1, 5))]
+        pairs.append((" ".join(words[digit] for digit in number), "".join(str(d) for d in reversed(number))))
+    return [(source.encode(), target.encode()) for source, target in pairs]
+
+
+def make_pairs(folder: Path, *, joint: bool = True) -> Path:
+    parts = {"train": lambda: iter(digits(300, 0)), "valid": lambda: iter(digits(30, 1))}
+    prepare_pairs(parts, folder, PairsConfig(size=280, joint=joint), silent)
+    return folder
+
+
+def small_recipe(data: Path, model: dict[str, object] | None = None, **train: object) -> TranslationRecipe:
+    header = json.loads((data / "pairs.json").read_text())
+    shape = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 2, **(model or {})}
+    return TranslationRecipe(
+        model=Seq2SeqConfig(**{"vocab": header["vocab"], "source_vocab": header["source_vocab"], **shape}),
+        train=PairTrainConfig(
+            **{"steps": 12, "tokens": 200, "rate": 3e-3, "warmup": 10, "clip": 1.0, **train}
+        ),
+        translating=Translating(longest=20),
+    )
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
+    data = make_pairs(tmp_path / "pairs", joint=joint)
+    watched = {"validate_every": 80, "best": "bleu"}
+    recipe = small_recipe(
+        data, steps=160, tokens=1200, rate=1e-2, optimizer="muon", schedule="linear", **watched
+    )
+    events: list[Event] = []
+    run = segue.train(recipe, data, tmp_path / "run", watch=events.append)
+    assert events[-1].kind == "done"
+    translator = load_translator(run)
+    source, wanted = zip(*digits(40, 2), strict=True)
+    found = [best[0].text for best in translate(translator, source)]
+    right = sum(ours == theirs.decode() for ours, theirs in zip(found, wanted, strict=True))
+    assert right > 25
+    assert translate(translator, [b"", "\U0001f600 漢字".encode()])[0][0].text == ""
+    several = translate(translator, source[:3], best=3)
+    assert [texts[0].text for texts in several] == found[:3]
+    assert all(
+        [one.score for one in texts] == sorted((one.score for one in texts), reverse=True)
+        for texts in several
+    )
+    streamed = translate_stream(translator, (text + b"\n" for text in source))
+    assert [texts[0].text for texts in streamed] == found
+    valid = [event.values for event in events if event.kind == "valid"]
+    assert len(valid) == 2
+    assert all(values["nats"] > 0 and 0 <= values["bleu"] <= 100 for values in valid)
+
+
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    data = make_pairs(tmp_path / "pairs")
+    recipe = small_recipe(
+        data, {"dropout": 0.2}, steps=40, save_every=7, tokens=400, accumulate=2, keep=99
+    )  # over an epoch's end
+    whole = segue.train(recipe, data, tmp_path / "whole")
+    wanted = load_translator(whole).model.state_dict()
+
+    def leave(event: Event) -> None:
+        if event.kind == "step" and event.step == 18:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        segue.train(recipe, data, tmp_path / "cut", watch=leave)
+    assert checkpoints(tmp_path / "cut")[-1].name == "step-00000014"
+    segue.resume(tmp_path / "cut")
+    found = load_translator(tmp_path / "cut").model.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+    data = make_pairs(tmp_path / "pairs")
+    recipe = small_recipe(data, steps=1)
+    with pytest.raises(SegueError, match=r"99 symbols and .*pairs 2\d\d; .*--set model.vocab=2\d\d"):
+        segue.train(small_recipe(data, {"vocab": 99}), data, tmp_path / "x")
+    with pytest.raises(SegueError, match=r"--set model.source_vocab=0"):
+        segue.train(small_recipe(data, {"source_vocab": 5}), data, tmp_path / "x")
+    with pytest.raises(SegueError, match="holds no prepared pairs"):
+        segue.train(recipe, tmp_path, tmp_path / "x")
+    run = segue.train(recipe, data, tmp_path / "run")
+    with pytest.raises(SegueError, match="is a translator, which reads pairs and not streams"):
+        load(run)
+    with pytest.raises(SegueError, match="a beam of 4 finds at most"):
+        translate(load_translator(run), [b"one"], best=5)
+    with pytest.raises(SegueError, match="width should be greater than 0"):
+        Translating(width=0)
+    with pytest.raises(SegueError, match="PairTrainConfig has no 'tokns'; did you mean 'tokens'"):
+        recipe_of(with_changes(recipe.model_dump(mode="json"), ["train.tokns=5"]))
