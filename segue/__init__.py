@@ -9,31 +9,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segue.checkpoint import Bundle, load
-    from segue.config import Reach, Reading, XLConfig
+    from segue.checkpoint import Bundle, Translator, load, load_translator
+    from segue.config import Reach, Reading, Seq2SeqConfig, XLConfig
     from segue.errors import SegueError
     from segue.infer.session import Session
     from segue.nn.memory import ProjectedMemory, StateMemory
+    from segue.nn.seq2seq import Seq2Seq
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
-    from segue.recipe import Recipe, TrainConfig
+    from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
     from segue.training.run import resume, train
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Bundle",
+    "PairTrainConfig",
     "ProjectedMemory",
     "Reach",
     "Reading",
     "Recipe",
     "SegueError",
+    "Seq2Seq",
+    "Seq2SeqConfig",
     "Session",
     "StateMemory",
     "TrainConfig",
     "TransformerXL",
+    "TranslationRecipe",
+    "Translator",
     "XLConfig",
     "load",
+    "load_translator",
     "preset",
     "resume",
     "train",
@@ -41,17 +48,23 @@ __all__ = [
 
 _HOMES = {
     "Bundle": "segue.checkpoint",
+    "PairTrainConfig": "segue.recipe",
     "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",
     "Reading": "segue.config",
     "Recipe": "segue.recipe",
     "SegueError": "segue.errors",
+    "Seq2Seq": "segue.nn.seq2seq",
+    "Seq2SeqConfig": "segue.config",
     "Session": "segue.infer.session",
     "StateMemory": "segue.nn.memory",
     "TrainConfig": "segue.recipe",
     "TransformerXL": "segue.nn.xl",
+    "TranslationRecipe": "segue.recipe",
+    "Translator": "segue.checkpoint",
     "XLConfig": "segue.config",
     "load": "segue.checkpoint",
+    "load_translator": "segue.checkpoint",
     "preset": "segue.presets",
     "resume": "segue.training.run",
     "train": "segue.training.run",

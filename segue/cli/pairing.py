@@ -32,6 +32,10 @@ def prepare_pairs(
         Path | None,
         typer.Option(metavar="FILE", help="Instead: one .tsv, or .jsonl with --columns; to train on."),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead: a task without data: dates, copy or reverse.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Pairs of a task.")] = 20_000,
     columns: Annotated[
         tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="The two texts of a row in .jsonl.")
     ] = ("source", "target"),
@@ -50,7 +54,12 @@ def prepare_pairs(
     from segue.text.pairs import PairsConfig, held_out
     from segue.text.pairs import prepare_pairs as prepare
 
-    parts = _parts(train, valid, test, pairs, columns)
+    if task is not None:
+        from segue.text.tasks import task as task_of
+
+        parts = task_of(task, count)
+    else:
+        parts = _parts(train, valid, test, pairs, columns)
     if "valid" not in parts:
         parts = held_out(parts)
     config = PairsConfig(size=size, joint=not separate, lower=lower, longest=longest)
@@ -80,7 +89,9 @@ def _parts(
     elif train != nothing:
         parts["train"] = from_two_files(*train)
     else:
-        raise SourceError("which pairs? --train SOURCE TARGET names two files, --pairs FILE one")
+        raise SourceError(
+            "which pairs? --train SOURCE TARGET names two files, --pairs FILE one, --task NAME none"
+        )
     for name, files in (("valid", valid), ("test", test)):
         if files != nothing:
             parts[name] = from_two_files(*files)

@@ -1,0 +1,133 @@
+"""Word vectors from elsewhere: Word2Vec as text or binary, GloVe as text.
+
+word2vec text     `count width` on the first line, then a word and its numbers on each
+word2vec binary   the same first line, then each word, a blank and its numbers as float32
+glove text        as word2vec text, without the first line
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segue.errors import SourceError
+from segue.text.sources import open_any
+
+LONGEST_WORD = 10_000
+"""Bytes; a binary file without a blank for so long is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Words, and a row for each."""
+
+    words: tuple[str, ...]
+    rows: Tensor  # (words, width), float32
+
+    @property
+    def width(self) -> int:
+        return self.rows.size(1)
+
+    def fitted(self, table: Tensor, places: Mapping[str, int]) -> tuple[Tensor, int]:
+        """A copy of `table` (V, width) with the rows of the words it has places for, and how many were found."""
+        if table.size(1) != self.width:
+            raise SourceError(
+                f"the vectors have width {self.width} and the table {table.size(1)}; make them equal"
+            )
+        fitted, found = table.detach().clone(), 0
+        for word, row in zip(self.words, self.rows, strict=True):
+            place = places.get(word)
+            if place is not None:
+                fitted[place] = row.to(fitted)
+                found += 1
+        return fitted, found
+
+
+def read_vectors(path: Path | str) -> Vectors:
+    """Vectors of any of the three kinds, which it tells apart by their beginning."""
+    path = Path(path)
+    if not path.is_file():
+        raise SourceError(f"there is no file {path}")
+    with open_any(path) as file:
+        first = file.readline(LONGEST_WORD)
+        header = _header(first)
+        if header is None:
+            return _collected(path, _text_rows(file, path, first=first), None)
+        probe = file.readline(LONGEST_WORD)
+    with open_any(path) as file:
+        file.readline(LONGEST_WORD)
+        if _is_text(probe, header[1]):
+            return _collected(path, _text_rows(file, path, first=b""), header)
+        return _collected(path, _binary_rows(file, path, *header), header)
+
+
+def _header(line: bytes) -> tuple[int, int] | None:
+    """Count and width, if the line is nothing but these two."""
+    fields = line.split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def _is_text(line: bytes, width: int) -> bool:
+    """Whether the first row could be text: that many numbers behind a word."""
+    try:
+        numbers = line.decode("utf-8").rstrip().split(" ")[-width:]
+        return len(numbers) == width and all(np.isfinite(float(number)) for number in numbers)
+    except (UnicodeDecodeError, ValueError):
+        return False
+
+
+def _text_rows(file: IO[bytes], path: Path, *, first: bytes) -> "Iterator[tuple[str, np.ndarray]]":
+    """`first` is a line that was read already; it may be empty."""
+    number = 1
+    lines = iter([first, *file]) if first else iter(file)
+    for number, line in enumerate(lines, start=1 if first else 2):
+        word, *fields = line.decode("utf-8", "replace").rstrip().split(" ")
+        try:
+            yield word, np.array(fields, dtype=np.float32)
+        except ValueError:
+            raise SourceError(
+                f"line {number} of {path} is no word with numbers behind it: {line[:60]!r}"
+            ) from None
+
+
+def _binary_rows(file: IO[bytes], path: Path, count: int, width: int) -> "Iterator[tuple[str, np.ndarray]]":
+    for number in range(count):
+        letters = bytearray()
+        while (letter := file.read(1)) != b" ":
+            if not letter or len(letters) > LONGEST_WORD:
+                raise SourceError(f"{path} ends or goes astray in word {number + 1} of {count}; is it whole?")
+            letters += letter
+        numbers = file.read(4 * width)
+        if len(numbers) < 4 * width:
+            raise SourceError(f"{path} ends in the numbers of word {number + 1} of {count}; is it whole?")
+        yield letters.decode("utf-8", "replace").lstrip("\n"), np.frombuffer(numbers, dtype="<f4")
+
+
+def _collected(
+    path: Path, rows: "Iterator[tuple[str, np.ndarray]]", header: tuple[int, int] | None
+) -> Vectors:
+    """All rows, of one width, as many as the header says."""
+    words: list[str] = []
+    found: list[np.ndarray] = []
+    width = header[1] if header else None
+    first = 1 if header is None else 2
+    for word, numbers in rows:
+        width = len(numbers) if width is None else width
+        if len(numbers) != width or not np.isfinite(numbers).all():
+            raise SourceError(
+                f"line {len(words) + first} of {path} has {len(numbers)} numbers for {word!r}; {width} were expected, "
+                "all of them finite"
+            )
+        words.append(word)
+        found.append(numbers)
+    if not words or not width:
+        raise SourceError(f"{path} holds no vectors")
+    if header is not None and len(words) != header[0]:
+        raise SourceError(f"the first line of {path} promises {header[0]:,} words; it holds {len(words):,}")
+    return Vectors(tuple(words), torch.from_numpy(np.stack(found).copy()))

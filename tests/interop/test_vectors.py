@@ -1,0 +1,78 @@
+"""Word vectors: the three formats say the same, and what is broken is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from segue.errors import SourceError
+from segue.interop.vectors import Vectors, read_vectors
+
+WORDS = ("the", "señor", "42")
+ROWS = np.array([[1.5, -2, 0.25], [0, 3, 1e-3], [7, 8, 9]], dtype=np.float32)
+
+
+def text(*, header: bool) -> bytes:
+    lines = [
+        f"{word} {' '.join(str(number) for number in row)}\n" for word, row in zip(WORDS, ROWS, strict=True)
+    ]
+    return (("3 3\n" if header else "") + "".join(lines)).encode()
+
+
+def binary(*, newlines: bool) -> bytes:
+    end = b"\n" if newlines else b""
+    return b"3 3\n" + b"".join(
+        w.encode() + b" " + row.tobytes() + end for w, row in zip(WORDS, ROWS, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [text(header=True), text(header=False), binary(newlines=True), binary(newlines=False)],
+    ids=["word2vec text", "glove", "word2vec binary", "without newlines"],
+)
+def test_all_formats_say_the_same(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "vectors").write_bytes(content)
+    found = read_vectors(tmp_path / "vectors")
+    assert found.words == WORDS
+    assert_close(found.rows, torch.from_numpy(ROWS))
+
+
+def test_known_words_get_their_rows() -> None:
+    vectors = Vectors(WORDS, torch.from_numpy(ROWS))
+    table = torch.zeros(4, 3)
+    fitted, found = vectors.fitted(table, {"42": 0, "stranger": 1, "the": 3})
+    assert found == 2
+    assert_close(fitted[[0, 3]], torch.from_numpy(ROWS[[2, 0]]))
+    assert not fitted[1:3].any()
+    assert not table.any()
+    with pytest.raises(SourceError, match="width 3 and the table 5"):
+        vectors.fitted(torch.zeros(4, 5), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (text(header=True).replace(b"3 3\n", b"5 3\n"), "promises 5 words; it holds 3"),
+        (
+            text(header=False).replace(b" 3.0", b"", 1),
+            "line 2 of .* has 2 numbers for 'señor'; 3 were expected",
+        ),
+        (text(header=False).replace(b"3.0", b"three", 1), "line 2 of .* is no word with numbers"),
+        (text(header=False).replace(b"3.0", b"nan", 1), "line 2 .* all of them finite"),
+        (binary(newlines=True)[:-5], "ends in the numbers of word 3 of 3"),
+        (b"3 3\n\xff\xfe", "goes astray in word 1 of 3"),
+        (b"", "holds no vectors"),
+    ],
+)
+def test_what_is_broken_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "vectors").write_bytes(content)
+    with pytest.raises(SourceError, match=complaint):
+        read_vectors(tmp_path / "vectors")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no file"):
+        read_vectors(tmp_path / "nothing")
