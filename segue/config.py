@@ -170,6 +170,17 @@ class Seq2SeqConfig(LayersConfig):
     encoding: Literal["sinusoidal", "xl"] = "sinusoidal"  # xl: relative in the encoder, to both sides
 
 
+class EncoderConfig(LayersConfig):
+    """An encoder alone, BERT's: learned positions, two kinds of text, GELU."""
+
+    kind: Literal["encoder"] = "encoder"
+    layers: PositiveInt = 12
+    width: PositiveInt = 768
+    heads: PositiveInt = 12
+    places: PositiveInt = 512  # the longest text
+    types: PositiveInt = 2  # of text: the first and the second of a pair
+
+
 class Reach(Settings):
     """How far back reading goes. A memory carries it along."""
 

@@ -5,6 +5,7 @@ Letters: B lanes, T tokens, M states in memory, H heads, D head width, C width. 
 
 from typing import NamedTuple
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import LayersConfig
@@ -15,17 +16,18 @@ from segue.nn.positions import Relation
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, for each token alone."""
+    """max(0, x W1 + b1) W2 + b2, for each token alone; or with GELU instead of the maximum, as in BERT."""
 
-    def __init__(self, config: LayersConfig) -> None:
+    def __init__(self, config: LayersConfig, *, gelu: bool = False) -> None:
         super().__init__()
         self.inner = nn.Linear(config.width, config.inner)
         self.outer = nn.Linear(config.inner, config.width)
         self.dropout = nn.Dropout(config.dropout)
+        self.gelu = gelu
 
     def forward(self, hidden: Tensor) -> Tensor:
-        rows = hidden.flatten(0, -2)  # of a matrix, linear makes no view, and relu can work in place
-        out: Tensor = self.outer(self.dropout(self.inner(rows).relu_()))
+        rows = self.inner(hidden.flatten(0, -2))  # of a matrix, linear makes no view: relu can work in place
+        out: Tensor = self.outer(self.dropout(F.gelu(rows) if self.gelu else rows.relu_()))
         return out.view(hidden.shape)
 
 
@@ -39,18 +41,21 @@ class Source(NamedTuple):
 class Block(nn.Module):
     """Post-norm: LayerNorm(x + f(x)), the paper's. Pre-norm: x + f(LayerNorm(x)), and memory is normed too.
 
-    With `crossing`, a decoder's layer: between the two it attends to a source.
+    With `crossing`, a decoder's layer: between the two it attends to a source. As in BERT: GELU, and its epsilon.
     """
 
-    def __init__(self, config: LayersConfig, *, bias: bool = False, crossing: bool = False) -> None:
+    def __init__(
+        self, config: LayersConfig, *, bias: bool = False, crossing: bool = False, bert: bool = False
+    ) -> None:
         super().__init__()
+        epsilon = 1e-12 if bert else 1e-5
         self.attention = Attention(config, bias=bias)
-        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention_norm = nn.LayerNorm(config.width, eps=epsilon)
         if crossing:
             self.cross = Attention(config, bias=bias)
             self.cross_norm = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.feed_forward = FeedForward(config, gelu=bert)
+        self.feed_forward_norm = nn.LayerNorm(config.width, eps=epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.pre = config.norm == "pre"
 

@@ -1,0 +1,91 @@
+"""Hugging Face's BERT folders: config.json and model.safetensors, into an `Encoder`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from segue.config import EncoderConfig
+from segue.errors import SourceError
+from segue.nn.encoder import Encoder
+
+NAMES = {
+    "attention.self.query": "attention.query",
+    "attention.output.dense": "attention.out",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "feed_forward.inner",
+    "output.dense": "feed_forward.outer",
+    "output.LayerNorm": "feed_forward_norm",
+}
+"""Of each layer, theirs and ours. Key and value are one matrix here."""
+
+
+def load_bert(folder: Path | str) -> Encoder:
+    """The encoder of a BERT folder, ready to read with. Heads for other purposes are left alone."""
+    folder = Path(folder)
+    config = _config(folder)
+    try:
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise SourceError(
+            f"{folder} has no readable model.safetensors ({error}); save it with safe_serialization=True"
+        ) from None
+    theirs = {name.removeprefix("bert."): weight for name, weight in weights.items()}
+    with torch.device("meta"):
+        model = Encoder(config)
+    try:
+        model.load_state_dict(_ours(theirs, config.layers), assign=True)
+    except (KeyError, RuntimeError) as error:
+        raise SourceError(f"{folder} does not hold what its config.json says: {error}") from None
+    return model.eval()
+
+
+def _config(folder: Path) -> EncoderConfig:
+    try:
+        theirs: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{folder} has no readable config.json: {error}") from None
+    wanted = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    for name, value in wanted.items():
+        if theirs.get(name, value) != value:
+            raise SourceError(f"{folder}: {name} is {theirs[name]!r}, and only {value!r} is known")
+    if theirs.get("position_embedding_type", "absolute") != "absolute":
+        raise SourceError(
+            f"{folder}: its positions are {theirs['position_embedding_type']}; only absolute ones are known"
+        )
+    try:
+        return EncoderConfig(
+            vocab=theirs["vocab_size"],
+            width=theirs["hidden_size"],
+            layers=theirs["num_hidden_layers"],
+            heads=theirs["num_attention_heads"],
+            inner=theirs["intermediate_size"],
+            places=theirs["max_position_embeddings"],
+            types=theirs["type_vocab_size"],
+            dropout=theirs.get("hidden_dropout_prob", 0.0),
+            attention_dropout=theirs.get("attention_probs_dropout_prob", 0.0),
+        )
+    except KeyError as error:
+        raise SourceError(f"{folder}/config.json does not say {error}") from None
+
+
+def _ours(theirs: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    found = {
+        "words.weight": theirs["embeddings.word_embeddings.weight"],
+        "places.weight": theirs["embeddings.position_embeddings.weight"],
+        "types.weight": theirs["embeddings.token_type_embeddings.weight"],
+    }
+    for part in ("weight", "bias"):
+        found[f"norm.{part}"] = theirs[f"embeddings.LayerNorm.{part}"]
+        found[f"pooler.{part}"] = theirs[f"pooler.dense.{part}"]
+        for layer in range(layers):
+            inside = f"encoder.layer.{layer}"
+            for name, own in NAMES.items():
+                found[f"blocks.{layer}.{own}.{part}"] = theirs[f"{inside}.{name}.{part}"]
+            pair = [theirs[f"{inside}.attention.self.{name}.{part}"] for name in ("key", "value")]
+            found[f"blocks.{layer}.attention.key_value.{part}"] = torch.cat(pair)
+    return found

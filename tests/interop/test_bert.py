@@ -1,0 +1,116 @@
+"""BERT: equal to the library's own model where that is installed, and its laws where it is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.testing import assert_close
+
+from segue.config import EncoderConfig
+from segue.errors import InputError, SourceError
+from segue.interop.bert import load_bert
+from segue.nn.encoder import Encoder
+from segue.text.wordpiece import read_wordpiece
+
+SHAPE = {"vocab": 30, "width": 16, "layers": 2, "heads": 2, "inner": 24, "places": 12}
+PIECES = "[PAD] [UNK] [CLS] [SEP] the animal did n ##o ##t cross street ' . un ##tir ##ed".split()  # noqa: SIM905
+
+
+def build() -> Encoder:
+    torch.manual_seed(0)
+    model = Encoder(EncoderConfig(**SHAPE)).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    return model
+
+
+def test_it_equals_the_library(tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="needs the extra hf: pip install 'segue-lm[hf]'"
+    )
+    config = transformers.BertConfig(
+        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64
+    )
+    theirs = transformers.BertModel(config).eval()
+    theirs.save_pretrained(tmp_path / "bert", safe_serialization=True)
+    ids, types = torch.randint(0, 99, (3, 11)), torch.randint(0, 2, (3, 11))
+    mask = (torch.arange(11) < torch.tensor([[11], [5], [1]])).long()
+    with torch.no_grad():
+        wanted = theirs(ids, attention_mask=mask, token_type_ids=types)
+        found = load_bert(tmp_path / "bert")(ids, mask, types)
+    assert_close(found.last_hidden_state, wanted.last_hidden_state, rtol=0, atol=1e-5)
+    assert_close(found.pooler_output, wanted.pooler_output, rtol=0, atol=1e-5)
+
+
+def test_what_is_masked_changes_nothing() -> None:
+    model = build()
+    ids, other = torch.randint(0, 30, (2, 8)), torch.randint(0, 30, (2, 8))
+    mask = torch.tensor([[1] * 8, [1, 1, 1, 0, 0, 0, 0, 0]])
+    mixed = torch.where(mask.bool(), ids, other)
+    wanted, found = model(ids, mask), model(mixed, mask)
+    assert_close(found.last_hidden_state[mask.bool()], wanted.last_hidden_state[mask.bool()])
+    assert_close(found.pooler_output, wanted.pooler_output)
+    assert_close(model(ids[1:, :3]).pooler_output, wanted.pooler_output[1:])
+    assert model(ids, torch.zeros_like(ids)).last_hidden_state.isfinite().all()
+    assert not torch.equal(model(ids).pooler_output, model(ids, None, torch.ones_like(ids)).pooler_output)
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    model, ids = build(), torch.zeros(1, 13, dtype=torch.int64)
+    with pytest.raises(InputError, match="13 tokens are more than the 12 places"):
+        model(ids)
+    with pytest.raises(InputError, match=r"attention_mask should have the shape of input_ids, \(1, 5\)"):
+        model(ids[:, :5], torch.ones(1, 4))
+    with pytest.raises(InputError, match=r"shape \(texts, tokens\)"):
+        model(ids[0])
+
+
+def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no readable config.json"):
+        load_bert(tmp_path)
+    config = {"model_type": "roberta"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match="model_type is 'roberta', and only 'bert' is known"):
+        load_bert(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(SourceError, match="does not say 'vocab_size'"):
+        load_bert(tmp_path)
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 8, "max_position_embeddings": 8, "type_vocab_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    with pytest.raises(SourceError, match="no readable model.safetensors"):
+        load_bert(tmp_path)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(SourceError, match="does not hold what its config.json says"):
+        load_bert(tmp_path)
+
+
+def test_texts_and_pairs_with_their_signs(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    pieces = read_wordpiece(tmp_path / "vocab.txt")
+    found = pieces.encode(["The animal", ("the street", "untired?")], longest=8)
+    said = [[PIECES[number] for number in row] for row in found.input_ids.tolist()]
+    assert said[0] == ["[CLS]", "the", "animal", "[SEP]", *["[PAD]"] * 4]
+    assert said[1] == ["[CLS]", "the", "street", "[SEP]", "un", "##tir", "##ed", "[SEP]"]
+    assert found.truncated == 1  # the question mark
+    assert found.token_type_ids.tolist()[1] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert found.attention_mask.tolist()[0] == [1, 1, 1, 1, 0, 0, 0, 0]
+    pieces.file.save(str(tmp_path / "tokenizer.json"))
+    again = read_wordpiece(tmp_path / "tokenizer.json").encode(
+        ["The animal", ("the street", "untired?")], longest=8
+    )
+    assert again.input_ids.tolist() == found.input_ids.tolist()
+
+
+def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(SourceError, match=r"lacks \[CLS\], \[SEP\], \[UNK\]"):
+        read_wordpiece(tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(SourceError, match="no tokenizer.json"):
+        read_wordpiece(tmp_path / "tokenizer.json")
+    with pytest.raises(SourceError, match="there is no file"):
+        read_wordpiece(tmp_path / "nothing.txt")
