@@ -25,8 +25,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from segue.config import BundleConfig, Reach, Reading, Translating, TranslatorConfig
+from segue.config import (
+    TRANSLATORS,
+    BundleConfig,
+    Reach,
+    Reading,
+    RecurrentSeq2SeqConfig,
+    Seq2SeqConfig,
+    Translating,
+    TranslatorConfig,
+)
 from segue.errors import BundleError
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.nn.xl import TransformerXL
 from segue.text.corpus import TOKENIZER, file_checksum
@@ -63,7 +73,7 @@ class Bundle:
 class Translator:
     """An encoder-decoder with all that is needed to translate with it."""
 
-    model: Seq2Seq
+    model: Seq2Seq | RecurrentSeq2Seq
     translating: Translating
     source: Tokenizer
     target: Tokenizer
@@ -72,6 +82,11 @@ class Translator:
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
         _save(path, lambda folder: write_translator(folder, self))
+
+
+def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq | RecurrentSeq2Seq:
+    """A fresh model of either kind."""
+    return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else RecurrentSeq2Seq(config)
 
 
 def write_bundle(folder: Path, bundle: Bundle) -> None:
@@ -116,7 +131,7 @@ def load(path: Path | str) -> Bundle:
     The model is ready to read with, dropout off.
     """
     folder, values = _opened(path)
-    if _kind(values) == "seq2seq":
+    if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
     with torch.device("meta"):
@@ -129,13 +144,13 @@ def load(path: Path | str) -> Bundle:
 def load_translator(path: Path | str) -> Translator:
     """Read a translator's bundle, or the best checkpoint of its run, verifying every byte and every tensor."""
     folder, values = _opened(path)
-    if _kind(values) != "seq2seq":
+    if _kind(values) not in TRANSLATORS:
         raise BundleError(
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
         )
     config = TranslatorConfig(**values)
     with torch.device("meta"):
-        model = Seq2Seq(config.model)
+        model = build_translator(config.model)
     _load_weights(folder, model)
     target = load_tokenizer(folder / TOKENIZER)
     source = load_tokenizer(folder / SOURCE_TOKENIZER) if config.model.source_vocab else target
@@ -144,7 +159,7 @@ def load_translator(path: Path | str) -> Translator:
 
 def translates(path: Path | str) -> bool:
     """Whether a bundle or a run is a translator's."""
-    return _kind(_opened(path)[1]) == "seq2seq"
+    return _kind(_opened(path)[1]) in TRANSLATORS
 
 
 def _opened(path: Path | str) -> tuple[Path, dict[str, Any]]:

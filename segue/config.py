@@ -28,6 +28,9 @@ TABLED = ("shaw", "learned", "per-layer")
 """Encodings that are learned row by row, so that their size is part of the shape."""
 
 
+TRANSLATORS = ("seq2seq", "recurrent-seq2seq")
+"""Kinds of models that read a source and write a target."""
+
 AT_ONCE = 512
 """Tokens that go through the layers together where seams do not show: enough to keep the machine's products large."""
 
@@ -170,6 +173,17 @@ class Seq2SeqConfig(LayersConfig):
     encoding: Literal["sinusoidal", "xl"] = "sinusoidal"  # xl: relative in the encoder, to both sides
 
 
+class RecurrentSeq2SeqConfig(VocabularyConfig):
+    """An encoder-decoder of recurrent layers: what Transformers are measured against."""
+
+    kind: Literal["recurrent-seq2seq"] = "recurrent-seq2seq"
+    source_vocab: NonNegativeInt = 0  # 0: one vocabulary for both sides
+    cell: Literal["rnn", "gru", "lstm"] = "gru"
+    layers: PositiveInt = 2  # of each side
+    attention: bool = True  # else the decoder knows the encoder's last state and nothing more
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
 class EncoderConfig(LayersConfig):
     """An encoder alone, BERT's: learned positions, two kinds of text, GELU."""
 
@@ -263,6 +277,6 @@ class TranslatorConfig(Settings):
     """What config.json of a translator's bundle holds."""
 
     format: Literal["segue-translator-1"] = "segue-translator-1"
-    model: Seq2SeqConfig
+    model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")
     translating: Translating
     lower: bool = False

@@ -12,7 +12,17 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from segue.config import RELATIVE, Reach, Reading, Seq2SeqConfig, Settings, Translating, XLConfig
+from segue.config import (
+    RELATIVE,
+    TRANSLATORS,
+    Reach,
+    Reading,
+    RecurrentSeq2SeqConfig,
+    Seq2SeqConfig,
+    Settings,
+    Translating,
+    XLConfig,
+)
 from segue.errors import ConfigError
 
 
@@ -101,7 +111,7 @@ class Recipe(Settings):
 class TranslationRecipe(Settings):
     """Everything that defines a run of a translator."""
 
-    model: Seq2SeqConfig
+    model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")
     train: PairTrainConfig
     translating: Translating
 
@@ -109,7 +119,7 @@ class TranslationRecipe(Settings):
 def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
     """A recipe of either kind; `model.kind` says which."""
     model = values.get("model")
-    translating = isinstance(model, dict) and model.get("kind") == "seq2seq"
+    translating = isinstance(model, dict) and model.get("kind") in TRANSLATORS
     return TranslationRecipe(**values) if translating else Recipe(**values)
 
 

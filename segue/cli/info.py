@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from segue.config import LayersConfig
     from segue.presets import Preset
 
 EXAMPLE = "Example: segue info wt103-standard"
@@ -101,12 +102,12 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 
 def _facts(preset: "Preset") -> dict[str, Any]:
+    from segue.config import Seq2SeqConfig
     from segue.nn.footprint import parameters, reading_bytes, training_bytes
     from segue.recipe import Recipe
 
     recipe = preset.recipe
     weights = parameters(recipe.model)
-    heads = f"{recipe.model.width}, {recipe.model.heads}×{recipe.model.head_width}"
     facts = {"parameters": weights, "data": preset.data, "published": preset.published}
     if isinstance(recipe, Recipe):
         train = recipe.train
@@ -116,19 +117,27 @@ def _facts(preset: "Preset") -> dict[str, Any]:
             else f"T {train.segment}, M {train.memory}"
         )
         facts |= {
-            "summary": f"{recipe.model.layers}×{heads}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
+            "summary": f"{recipe.model.layers}×{_heads(recipe.model)}, B {train.lanes}, {lengths}, "
+            f"{_short(train.steps)} steps",
             "training_bytes": training_bytes(recipe),
             "reading_bytes": reading_bytes(recipe.model, recipe.reading),
         }
     else:
         shape, steps = recipe.model, _short(recipe.train.steps)
-        layers = f"{shape.encoder_layers}+{shape.decoder_layers}"
+        if isinstance(shape, Seq2SeqConfig):
+            layers = f"{shape.encoder_layers}+{shape.decoder_layers}×{_heads(shape)}"
+        else:
+            layers = f"{shape.layers}+{shape.layers}×{shape.width} {shape.cell}"
         facts |= {
-            "summary": f"{layers}×{heads}, {recipe.train.tokens:,} tokens, {steps} steps",
+            "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
             "training_bytes": 16 * weights,  # weights, gradients, two moments; batches differ
             "reading_bytes": 4 * weights,
         }
     return facts | recipe.model_dump(mode="json")
+
+
+def _heads(shape: "LayersConfig") -> str:
+    return f"{shape.width}, {shape.heads}×{shape.head_width}"
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

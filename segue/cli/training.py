@@ -86,6 +86,7 @@ def _recipe(
 ) -> "tuple[Recipe | TranslationRecipe, Bundle | Translator | None]":
     """The recipe as changed; a vocabulary that it leaves open is the data's, a model given is the bundle's."""
     from segue.checkpoint import load, load_translator
+    from segue.config import TRANSLATORS
     from segue.presets import preset
     from segue.recipe import read_recipe, recipe_of, with_changes
     from segue.text.corpus import open_corpus
@@ -94,7 +95,7 @@ def _recipe(
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )
-    translating = isinstance(values.get("model"), dict) and values["model"].get("kind") == "seq2seq"
+    translating = isinstance(values.get("model"), dict) and values["model"].get("kind") in TRANSLATORS
     bundle: Bundle | Translator | None = None
     if begin_with is not None:
         bundle = load_translator(begin_with) if translating else load(begin_with)

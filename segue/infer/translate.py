@@ -17,7 +17,8 @@ from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.beam import beam_search
 from segue.infer.evaluate import silent
-from segue.nn.seq2seq import Seq2Seq, TranslationMemory
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
+from segue.nn.seq2seq import Seq2Seq
 from segue.text.batches import in_order
 from segue.text.pairs import PairSet, cased
 
@@ -49,7 +50,7 @@ class Translation:
     whole: bool
 
 
-def start_of(model: Seq2Seq) -> int:
+def start_of(model: Seq2Seq | RecurrentSeq2Seq) -> int:
     """The symbol before a target: the last but one that the model knows."""
     return model.config.vocab - 2
 
@@ -107,7 +108,7 @@ def _searched(
     end = (model.config.source_vocab or model.config.vocab) - 1
     source, lengths = _padded([[*row, end] for row in rows], end)
 
-    def read(newest: Tensor, memory: TranslationMemory) -> tuple[Tensor, TranslationMemory]:
+    def read(newest: Tensor, memory: Any) -> tuple[Tensor, Any]:
         hidden, memory = model(newest[:, None].to(device), memory)
         logprobs = model.logprobs(hidden[:, 0])
         logprobs[:, start_of(model)] = float("-inf")  # a start is never inside

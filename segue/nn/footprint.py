@@ -6,9 +6,10 @@ Letters: B lanes, T tokens in the segment, M states in memory, N layers, C width
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from segue.config import RELATIVE, Reach, Reading, Seq2SeqConfig, XLConfig
+from segue.config import RELATIVE, Reach, Reading, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.nn.vocab import CHUNK
 from segue.nn.xl import TransformerXL
@@ -19,9 +20,15 @@ FLOAT = 4
 
 
 @cache
-def parameters(config: XLConfig | Seq2SeqConfig) -> int:
+def parameters(config: XLConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int:
     with torch.device("meta"):
-        model = TransformerXL(config) if isinstance(config, XLConfig) else Seq2Seq(config)
+        match config:
+            case XLConfig():
+                model: nn.Module = TransformerXL(config)
+            case Seq2SeqConfig():
+                model = Seq2Seq(config)
+            case RecurrentSeq2SeqConfig():
+                model = RecurrentSeq2Seq(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segue.checkpoint import Translator, write_translator
+from segue.checkpoint import Translator, build_translator, write_translator
 from segue.infer.translate import Batch, batch_of, bleu, translate
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.nn.smoothing import smoothed_nats
 from segue.recipe import TranslationRecipe
@@ -38,7 +39,7 @@ class TranslationTask:
     def fresh(self, model: nn.Module | None = None) -> State:
         """The beginning of a run, from nothing or from the weights of a model."""
         torch.manual_seed(self.recipe.train.seed)
-        built = Seq2Seq(self.recipe.model)
+        built = build_translator(self.recipe.model)
         if model is not None:
             built.load_state_dict(model.state_dict())
         return fresh_state(built.to(self.device), self.recipe.train)
@@ -47,7 +48,7 @@ class TranslationTask:
         train, lengths = self.recipe.train, self.pairs.lengths("train")
         tokens = train.tokens * train.accumulate
         with torch.device("meta"):
-            weights = sum(weight.numel() for weight in Seq2Seq(self.recipe.model).parameters())
+            weights = sum(weight.numel() for weight in build_translator(self.recipe.model).parameters())
         split = self.pairs.split("train")
         return {
             "tokens_per_step": tokens,
@@ -78,7 +79,7 @@ class TranslationTask:
         state.count(position=counters.position + 1)
         return batch_of(self.pairs, order[counters.position])
 
-    def _nats(self, model: Seq2Seq, batch: Batch) -> Tensor:
+    def _nats(self, model: Seq2Seq | RecurrentSeq2Seq, batch: Batch) -> Tensor:
         """(B, T) Nats against the smoothed target; zero in padding."""
         train, device = self.recipe.train, self.device
         autocast = torch.autocast(device.type, torch.bfloat16)
@@ -133,6 +134,6 @@ def _pair(numbers: np.ndarray[Any, Any], row: int) -> str:
     return f"pair {int(numbers[row])}"
 
 
-def _translator(state: State) -> Seq2Seq:
-    assert isinstance(state.model, Seq2Seq)
+def _translator(state: State) -> Seq2Seq | RecurrentSeq2Seq:
+    assert isinstance(state.model, Seq2Seq | RecurrentSeq2Seq)
     return state.model

@@ -112,6 +112,20 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
 
 
+def test_recurrent_translators_go_the_same_way(tmp_path: Path) -> None:
+    data = make_pairs(tmp_path / "pairs")
+    values = small_recipe(data, steps=3, validate_every=2).model_dump(mode="json")
+    shape = {"kind": "recurrent-seq2seq", "vocab": values["model"]["vocab"], "width": 8, "cell": "lstm"}
+    recipe = recipe_of({**values, "model": {**shape, "attention": False}})
+    run = segue.train(recipe, data, tmp_path / "run")
+    translator = load_translator(run)
+    assert translator.model.config == recipe.model
+    assert len(translate(translator, [b"one two", b"three"], best=2)) == 2
+    translator.save(tmp_path / "bundle")
+    again = load_translator(tmp_path / "bundle")
+    assert translate(again, [b"one two"]) == translate(translator, [b"one two"])
+
+
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     data = make_pairs(tmp_path / "pairs")
     recipe = small_recipe(data, steps=1)

@@ -1,0 +1,151 @@
+"""The RNN encoder-decoder: one state, or attention over all of them (Cho, Sutskever, Bahdanau, Luong).
+
+It reads on as any other model: `memory = model.start(source, lengths)`, `hidden, memory = model(target, memory)`.
+
+Letters: B sentences, S tokens of the source, T of the target, N layers, C width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from segue.config import RecurrentSeq2SeqConfig, VocabularyConfig
+from segue.errors import InputError
+from segue.nn.passage import HOST, Passage, checked_passage
+from segue.nn.vocab import Vocabulary
+
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentMemory:
+    """The decoder's state, and what it may look at of the source."""
+
+    state: tuple[Tensor, ...]  # (N, B, C) each: one, or hidden and cell of an LSTM
+    source: Tensor  # (B, S, C): what the encoder gave out, zero in padding
+    padded: Tensor  # (B, S)
+    seen: Tensor  # (B,) tokens of the target read so far
+
+    @property
+    def lanes(self) -> int:
+        return self.source.size(0)
+
+    @property
+    def lengths(self) -> Tensor:
+        """One state is all that is held."""
+        return torch.ones_like(self.seen)
+
+    def select(self, index: Tensor | Sequence[int]) -> Self:
+        """These sentences in this order."""
+        chosen = torch.as_tensor(index, device=HOST)
+        there = chosen.to(self.source.device)
+        return replace(
+            self,
+            state=tuple(part.index_select(1, there) for part in self.state),
+            source=self.source[there],
+            padded=self.padded[there],
+            seen=self.seen[chosen],
+        )
+
+
+class RecurrentSeq2Seq(nn.Module):
+    """Without attention, the encoder's last state begins the decoder's and enters it at every step, and is all."""
+
+    def __init__(self, config: RecurrentSeq2SeqConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config, bias=False)
+        if config.source_vocab:
+            own = VocabularyConfig(vocab=config.source_vocab, width=config.width)
+            self.source_vocabulary = Vocabulary(own, bias=False)
+        width, between = config.width, config.dropout if config.layers > 1 else 0.0
+        cell = CELLS[config.cell]
+        entering = width if config.attention else 2 * width
+        self.encoder = cell(width, width, config.layers, batch_first=True, dropout=between)
+        self.decoder = cell(entering, width, config.layers, batch_first=True, dropout=between)
+        if config.attention:
+            self.asking = nn.Linear(width, width, bias=False)
+            self.mixing = nn.Linear(2 * width, width, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+        with torch.no_grad():
+            for table in (weight for name, weight in self.named_parameters() if "tables" in name):
+                nn.init.normal_(table, 0.0, width**-0.5)
+
+    def start(self, source: Tensor, lengths: Tensor | None = None) -> RecurrentMemory:
+        """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
+        passage = checked_passage(source, None, lengths)
+        vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
+        outputs, state = _run(self.encoder, self.dropout(vocabulary.embed(source)), None, passage)
+        padded = passage.padded
+        padded = torch.zeros(source.shape, dtype=torch.bool) if padded is None else padded
+        nothing = torch.zeros(len(source), dtype=torch.int64, device=HOST)
+        return RecurrentMemory(state, outputs, padded.to(source.device), nothing)
+
+    def forward(
+        self, target: Tensor, memory: RecurrentMemory, *, lengths: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentMemory]:
+        """Read on in targets (B, T): hidden states (B, T, C), zero in padding, and the memory to read on with."""
+        passage = checked_passage(target, None, lengths)
+        if memory.lanes != len(target):
+            raise InputError(
+                f"the memory has {memory.lanes} sentences and the target {len(target)}; "
+                "start as many as you read, or use memory.select()"
+            )
+        entering = self.dropout(self.vocabulary.embed(target))
+        if not self.config.attention:
+            newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
+            context = memory.source[torch.arange(len(target), device=target.device), newest]
+            entering = torch.cat([entering, context[:, None].expand_as(entering)], dim=-1)
+        hidden, state = _run(self.decoder, entering, memory.state, passage)
+        if self.config.attention:
+            hidden = self.mixing(torch.cat([hidden, self._gathered(hidden, memory)], dim=-1)).tanh()
+        hidden = self.dropout(hidden)
+        if passage.padded is not None:
+            hidden = hidden.masked_fill(passage.padded.to(target.device)[..., None], 0)
+        return hidden, replace(memory, state=state, seen=memory.seen + passage.counts)
+
+    def _gathered(self, hidden: Tensor, memory: RecurrentMemory) -> Tensor:
+        """(B, T, C) What each step gathers from the source."""
+        scores = self.asking(hidden) @ memory.source.mT
+        whole = memory.padded.all(
+            dim=1, keepdim=True
+        )  # a source of nothing but padding is zero: it may be seen
+        scores = scores.masked_fill((memory.padded & ~whole)[:, None], float("-inf"))
+        gathered: Tensor = scores.softmax(dim=-1) @ memory.source
+        return gathered
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The surprise of each target, in nats, unreduced."""
+        return self.vocabulary.nats(hidden, targets)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(B, T, V) The log-probabilities of every token."""
+        return self.vocabulary.logprobs(hidden)
+
+
+def _run(
+    cell: nn.RNNBase, entering: Tensor, state: tuple[Tensor, ...] | None, passage: Passage
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All outputs (B, T, C), zero in padding, and each sentence's state behind its own last token."""
+    if state is None:
+        empty = entering.new_zeros(cell.num_layers, len(entering), cell.hidden_size)
+        state = (empty, empty) if isinstance(cell, nn.LSTM) else (empty,)
+    before = state if isinstance(cell, nn.LSTM) else state[0]
+    if passage.lengths is None:
+        outputs, after = cell(entering, before)
+    else:
+        # Packing wants a token at least; a sentence without any is put right below.
+        lengths = passage.lengths.clamp(min=1)
+        packed = pack_padded_sequence(entering, lengths, batch_first=True, enforce_sorted=False)
+        outputs, after = cell(packed, before)
+        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=passage.size)
+    after = after if isinstance(cell, nn.LSTM) else (after,)
+    if passage.lengths is not None and not passage.lengths.all():
+        read = (passage.lengths > 0).to(entering.device)
+        outputs = outputs * read[:, None, None]
+        after = tuple(torch.where(read[:, None], new, old) for new, old in zip(after, state, strict=True))
+    return outputs, after
