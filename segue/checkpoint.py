@@ -194,6 +194,25 @@ def best_checkpoint(run: Path) -> Path:
     return best if best.exists() else found[-1]
 
 
+def average(run: Path, last: int) -> Bundle | Translator:
+    """The newest checkpoint of a run with the mean of its `last` newest ones' weights."""
+    found = checkpoints(run)[-last:]
+    if len(found) < last:
+        raise BundleError(
+            f"{run} keeps {len(found)} checkpoints and {last} were asked for; train with train.keep={last} or more"
+        )
+    newest = load_translator(found[-1]) if translates(found[-1]) else load(found[-1])
+    mean: dict[str, Tensor] = {}
+    for folder in found:
+        verify(folder)
+        for name, weight in read_tensors(folder / WEIGHTS).items():
+            share = weight.double() / last  # in float64, so that the order does not matter
+            mean[name] = mean[name] + share if name in mean else share
+    kinds = {name: weight.dtype for name, weight in newest.model.state_dict().items()}
+    newest.model.load_state_dict({name: weight.to(kinds[name]) for name, weight in mean.items()})
+    return newest
+
+
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, which takes its place under `target` only when it is complete and on the disk."""

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import segue
+from runs import make_corpus, small_recipe
 from segue import checkpoint
-from segue.checkpoint import Bundle
+from segue.checkpoint import Bundle, average, checkpoints, load
 from segue.config import Reach, Reading, XLConfig
-from segue.errors import SegueError
+from segue.errors import BundleError, SegueError
 from segue.text.corpus import file_checksum
 from segue.text.tokenizer import word_tokenizer
 from support import build, shape, some_tokens
@@ -173,3 +174,17 @@ def test_a_loaded_model_reads_like_the_saved_one(tmp_path: Path) -> None:
     expected, _ = saved.model(tokens, saved.model.start(reach=READING.reach))
     hidden, _ = loaded.model(tokens, loaded.model.start(reach=loaded.reading.reach))
     assert_close(hidden, expected, rtol=0, atol=0)
+
+
+def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path)
+    run = segue.train(small_recipe(steps=6, save_every=1, keep=4), corpus, tmp_path / "run")
+    kept = [load(folder).model.state_dict() for folder in checkpoints(run)]
+    found = average(run, 3).model.state_dict()
+    for name, weight in found.items():
+        wanted = torch.stack([weights[name].double() for weights in kept[-3:]]).mean(dim=0)
+        assert_close(weight, wanted.float(), rtol=0, atol=1e-7)
+    with pytest.raises(
+        BundleError, match="keeps 4 checkpoints and 5 were asked for; train with train.keep=5"
+    ):
+        average(run, 5)

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from segue.cli import (
+    averaging,
     evaluating,
     exporting,
     generating,
@@ -35,6 +36,7 @@ app.command("generate", epilog=generating.EXAMPLE)(generating.generate)
 app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
 app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
 app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
+app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)
