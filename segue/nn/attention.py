@@ -92,11 +92,13 @@ class Attention(nn.Module):
 
     def textbook(self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
         """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
-        key, value = keys_values
+        weights: Tensor = self.dropout(self.weights(query, keys_values[0], relation, sight))
+        return torch.einsum("bhts,sbhd->tbhd", weights, keys_values[1])
+
+    def weights(self, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+        """(B, H, T, S) How much of each key goes to each query."""
         scores = attention_scores(query, key, relation, causal=sight.causal) * self.scale
-        scores = scores.masked_fill(~sight.mask(scores.device), float("-inf"))
-        weights = self.dropout(scores.softmax(dim=-1))
-        return torch.einsum("bhts,sbhd->tbhd", weights, value)
+        return scores.masked_fill(~sight.mask(scores.device), float("-inf")).softmax(dim=-1)
 
 
 class _Project(torch.autograd.Function):

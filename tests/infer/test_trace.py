@@ -1,0 +1,42 @@
+"""Recorded attention is what the model used, and recording changes nothing."""
+
+import torch
+from torch.testing import assert_close
+
+from segue.config import Reach, Seq2SeqConfig
+from segue.infer.trace import recording
+from segue.nn.seq2seq import Seq2Seq
+from support import build, shape, some_tokens
+
+
+@torch.no_grad()
+def test_weights_over_memory_and_segment() -> None:
+    model = build(shape())
+    _, memory = model(some_tokens(2, 4), model.start(lanes=2, reach=Reach(memory=4)))
+    tokens = some_tokens(2, 3, 1)
+    wanted, _ = model(tokens, memory)
+    with recording(model) as seen:
+        found, _ = model(tokens, memory)
+    assert_close(found, wanted, rtol=0, atol=0)
+    assert set(seen) == {"blocks.0.attention", "blocks.1.attention"}
+    for weights in seen.values():
+        assert weights.shape == (2, 2, 3, 7)
+        assert_close(weights.sum(dim=-1), torch.ones(2, 2, 3, dtype=torch.float64))
+        assert not weights[..., 0, 5:].any()  # nothing ahead
+    seen.clear()
+    model(tokens, memory)
+    assert not seen
+
+
+@torch.no_grad()
+def test_weights_between_a_source_and_a_target() -> None:
+    model = Seq2Seq(Seq2SeqConfig(vocab=13, width=8, heads=2, encoder_layers=1, decoder_layers=1)).eval()
+    with recording(model) as seen:
+        model(some_tokens(2, 3), model.start(some_tokens(2, 5), torch.tensor([5, 2])))
+    shapes = {name: tuple(weights.shape) for name, weights in seen.items()}
+    assert shapes == {
+        "encoder.0.attention": (2, 2, 5, 5),
+        "decoder.0.attention": (2, 2, 3, 3),
+        "decoder.0.cross": (2, 2, 3, 5),
+    }
+    assert not seen["decoder.0.cross"][1, ..., 2:].any()  # no padding is looked at
