@@ -97,7 +97,7 @@ class Attention(nn.Module):
 
     def weights(self, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
         """(B, H, T, S) How much of each key goes to each query."""
-        scores = attention_scores(query, key, relation, causal=sight.causal) * self.scale
+        scores: Tensor = attention_scores(query, key, relation, causal=sight.causal) * self.scale
         return scores.masked_fill(~sight.mask(scores.device), float("-inf")).softmax(dim=-1)
 
 
