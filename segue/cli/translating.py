@@ -13,6 +13,8 @@ from segue.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from segue.checkpoint import Translator
+
 EXAMPLE = "Example: segue translate runs/multi30k --reference test.de < test.en > out.de"
 
 
@@ -30,6 +32,12 @@ def translate(
     reference: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The right translations: tells BLEU and chrF of ours.")
     ] = None,
+    attention: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a page that shows where each token of the first line looked."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -44,15 +52,50 @@ def translate(
     told = {name: value for name, value in changes.items() if value is not None}
     how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
     found, done = [], 0
+    first: list[tuple[int, bytes]] = []
     with Progress("sentences") as progress:
-        for texts in translate_stream(translator, _lines(file), translating=how, best=best):
+        for texts in translate_stream(translator, _noted(_lines(file), first), translating=how, best=best):
             done += 1
             progress.update("translating", done, 0)
             found.append(texts[0].text)
             for one in texts:
                 typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
+    if attention is not None:
+        _show(translator, first, found, attention)
     if reference is not None:
         _tell(found, reference)
+
+
+def _noted(lines: "Iterator[bytes]", first: list[tuple[int, bytes]]) -> "Iterator[bytes]":
+    """The same lines; the first that is not empty is kept, with its number."""
+    for number, line in enumerate(lines):
+        if line.strip() and not first:
+            first.append((number, line.strip()))
+        yield line
+
+
+def _show(translator: "Translator", first: list[tuple[int, bytes]], found: list[str], path: Path) -> None:
+    from segue.infer.translate import looked_at
+    from segue.lab.attention_page import View, attention_page, write_page
+
+    if not first:
+        raise InputError("there is nothing to show: every line was empty")
+    number, line = first[0]
+    text = found[number]
+    source, target, weights = looked_at(translator, line, text)
+    asking = ["<start>", *target[:-1]]
+    views = []
+    for name, seen in weights.items():
+        side, layer, kind = name.split(".")
+        if side == "encoder":
+            views.append(View(f"encoder, layer {int(layer) + 1}", source, source, seen))
+        elif kind == "cross":
+            views.append(View(f"decoder to encoder, layer {int(layer) + 1}", asking, source, seen))
+        else:
+            views.append(View(f"decoder, layer {int(layer) + 1}", asking, asking, seen))
+    told = f"{line.decode(errors='replace')} → {text}"
+    write_page(path, attention_page("Where each token looks", told, views, first=len(views) - 1))
+    typer.echo(f"{path}: open it in a browser", err=True)
 
 
 def _lines(file: Path | None) -> "Iterator[bytes]":

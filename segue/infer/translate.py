@@ -17,6 +17,7 @@ from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.beam import beam_search
 from segue.infer.evaluate import silent
+from segue.infer.trace import recording
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.text.batches import in_order
@@ -169,3 +170,25 @@ def _measured(name: str, found: Sequence[str], wanted: Sequence[str], lower: boo
     metric = getattr(metrics, name)(lowercase=lower)
     score = metric.corpus_score(list(found), [list(wanted)]).score
     return Measured(float(score), str(metric.get_signature()))
+
+
+@torch.no_grad()
+def looked_at(
+    translator: Translator, source: bytes, text: str
+) -> tuple[list[str], list[str], dict[str, Tensor]]:
+    """The tokens of a source and of its translation, each with its end, and the weights of every attention.
+
+    Weights are (H, T, S), by the attention's name. A translation is read as it was written: behind the start.
+    """
+    model = translator.model
+    if not isinstance(model, Seq2Seq):
+        raise InputError("a recurrent translator has no heads to show")
+    ours = list(translator.source.encode(cased(source, translator.lower)))
+    theirs = list(translator.target.encode(text.encode()))
+    end = (model.config.source_vocab or model.config.vocab) - 1
+    with recording(model) as seen:
+        memory = model.start(torch.tensor([[*ours, end]]))
+        model(torch.tensor([[start_of(model), *theirs]]), memory)
+    words = [translator.source.decode([token]).decode(errors="replace") for token in ours]
+    written = [translator.target.decode([token]).decode(errors="replace") for token in theirs]
+    return [*words, "<end>"], [*written, "<end>"], {name: weights[0] for name, weights in seen.items()}

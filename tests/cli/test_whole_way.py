@@ -138,7 +138,9 @@ def test_pairs_the_whole_way(tmp_path: Path) -> None:
     small.append("translating.longest=9")
     changes = [word for change in small for word in ("--set", change)]
     segue("train", "multi30k-cpu", "--data", tmp_path / "pairs", "-o", tmp_path / "run", *changes)
-    found = segue("translate", tmp_path / "run", tmp_path / "en", "--width", "2")
+    page = tmp_path / "page.html"
+    found = segue("translate", tmp_path / "run", tmp_path / "en", "--width", "2", "--attention", page)
+    assert "decoder to encoder, layer 4" in page.read_text()
     assert len(found.splitlines()) == 40
     assert found.splitlines()[2] == ""
     assert "seq2seq" in segue("info", tmp_path / "run")

@@ -1,0 +1,1 @@
+"""Seeing and measuring: pages and experiments."""
