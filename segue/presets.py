@@ -116,7 +116,7 @@ PRESETS: dict[str, Preset] = {
                 validate_every=200,
                 save_every=200,
             ),
-            reading=Reading(segment=64, reach=Reach(memory=512)),
+            reading=Reading(segment=64, reach=Reach(memory=512, span=512)),
         ),
         data="enwik8, bytes",
         published="",

@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,17 @@ KEPT = threading.local()
 """Room for scores on CPUs, one for each thread and use: fresh memory costs more than the product that fills it."""
 
 
+class _Given(NamedTuple):
+    """What attention works on. Queries come scaled and with their biases, u for content and v for position."""
+
+    query: Tensor  # (T, B, H, D)
+    position_query: Tensor  # (T, B, H, D)
+    keys_values: Tensor  # (2, S, B, H, D)
+    rows: Tensor | None  # (H, R, D)
+    row_bias: Tensor | None  # (H, R)
+    sight: Sight
+
+
 @dataclass(frozen=True)
 class _Window:
     """Queries begin … end, and the keys low … high that they see."""
@@ -37,14 +48,13 @@ class _Window:
     end: int
     low: int
     high: int
+    causal: bool
 
     def queries(self, tensor: Tensor) -> Tensor:
         return tensor[self.begin : self.end]
 
     def keys(self, tensor: Tensor) -> Tensor:
         return tensor[self.low : self.high]
-
-    causal: bool
 
     def distances(self, rows: Tensor) -> Tensor:
         """(H, n, …) The rows of (H, R, …) for the distances that occur: of keys behind, or on both sides."""
@@ -57,9 +67,19 @@ def attend(
     query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
 ) -> Tensor:
     """(T, B, H, D) What each query (T, B, H, D) gathers from keys and values (2, S, B, H, D)."""
+    given = _given(query, keys_values, relation, sight, scale)
+    if not torch.is_grad_enabled():
+        return _gathered(given, None)
+    gathered: Tensor = _Attend.apply(*given)
+    return gathered
+
+
+def _given(
+    query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
+) -> _Given:
     if relation is None:
         query = query * scale
-        return _applied(query, query, keys_values, None, None, sight)
+        return _Given(query, query, keys_values, None, None, sight)
     # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
     known, few = relation.rows.size(0), min(FEW, sight.size)
     missing = max(few - 1, 1 - known) if sight.causal and known < sight.keys else 0
@@ -70,40 +90,17 @@ def attend(
         row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
     u, v = relation.content_bias, relation.position_bias
     query = torch.add(u * scale, query, alpha=scale)
-    position_query = query + (v - u) * scale
-    return _applied(query, position_query, keys_values, rows.transpose(0, 1), row_bias, sight)
+    return _Given(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, sight)
 
 
-def _applied(
-    query: Tensor,
-    position_query: Tensor,
-    keys_values: Tensor,
-    rows: Tensor | None,
-    row_bias: Tensor | None,
-    sight: Sight,
-) -> Tensor:
-    if not torch.is_grad_enabled():
-        return _gathered(query, position_query, keys_values, rows, row_bias, sight, None)
-    gathered: Tensor = _Attend.apply(query, position_query, keys_values, rows, row_bias, sight)
-    return gathered
-
-
-def _gathered(
-    query: Tensor,
-    position_query: Tensor,
-    keys_values: Tensor,
-    rows: Tensor | None,
-    row_bias: Tensor | None,
-    sight: Sight,
-    kept: list[Tensor] | None,
-) -> Tensor:
+def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
     """The forward pass; the weights go to `kept` if there is such a list."""
-    (key, value), (lanes, heads) = keys_values, query.shape[1:3]
+    query, value = given.query, given.keys_values[1]
     gathered = torch.empty_like(query)
-    for window in _windows(sight):
-        shape = lanes * heads, window.end - window.begin, window.high - window.low
+    for window in _windows(given.sight):
+        shape = query.size(1) * query.size(2), window.end - window.begin, window.high - window.low
         room = _room("scores", *shape, like=query) if kept is None else query.new_empty(shape)
-        weights = _weights(query, position_query, key, rows, row_bias, sight, window, room)
+        weights = _weights(given, window, room)
         _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
         if kept is not None:
             kept.append(weights)
@@ -112,19 +109,11 @@ def _gathered(
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        position_query: Tensor,
-        keys_values: Tensor,
-        rows: Tensor | None,
-        row_bias: Tensor | None,
-        sight: Sight,
-    ) -> Tensor:
-        kept: list[Tensor] = []
-        gathered = _gathered(query, position_query, keys_values, rows, row_bias, sight, kept)
-        ctx.save_for_backward(query, position_query, keys_values, rows, gathered, *kept)
-        ctx.sight, ctx.biased = sight, row_bias is not None
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        asked, kept = _Given(*given), list[Tensor]()
+        gathered = _gathered(asked, kept)
+        ctx.save_for_backward(*asked[:4], gathered, *kept)
+        ctx.sight, ctx.biased = asked.sight, asked.row_bias is not None
         return gathered
 
     @staticmethod
@@ -194,29 +183,20 @@ def _by_place(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1).transpose(0, 1)
 
 
-def _weights(
-    query: Tensor,
-    position_query: Tensor,
-    key: Tensor,
-    rows: Tensor | None,
-    row_bias: Tensor | None,
-    sight: Sight,
-    window: _Window,
-    room: Tensor,
-) -> Tensor:
-    """(N, t, W) How much of each key goes to each query."""
-    lanes = query.size(1)
-    scores = torch.bmm(_by_head(window.queries(query)), _by_head(window.keys(key)).transpose(1, 2), out=room)
-    if rows is not None:
-        near, asking = window.distances(rows), _by_place(window.queries(position_query))
+def _weights(given: _Given, window: _Window, room: Tensor) -> Tensor:
+    """(N, t, W) How much of each key goes to each query, written into the room."""
+    query, key, lanes = window.queries(given.query), window.keys(given.keys_values[0]), given.query.size(1)
+    scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=room)
+    if given.rows is not None:
+        near, asking = window.distances(given.rows), _by_place(window.queries(given.position_query))
         place = _room("distances", len(asking), asking.size(1), near.size(1), like=query)
         by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
-        if row_bias is not None:
-            by_distance += window.distances(row_bias)[:, None]
+        if given.row_bias is not None:
+            by_distance += window.distances(given.row_bias)[:, None]
         keys = min(near.size(1), scores.size(-1))
         by_lane = scores.unflatten(0, (lanes, -1))
         by_lane[..., scores.size(-1) - keys :].add_(_shifted(by_distance, lanes, keys))
-    _hide(scores, lanes, sight, window)
+    _hide(scores, lanes, given.sight, window)
     return torch.softmax(scores, dim=-1, out=scores)
 
 
