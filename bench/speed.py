@@ -21,7 +21,7 @@ from torch import nn
 
 import segue
 from machine import THREADS, Times, as_json, environment, interleaved, limits
-from peers import LARGE, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
+from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
 from segue.nn.footprint import training_flops
 from segue.nn.memory import Memory
 
@@ -248,19 +248,18 @@ def one_resident(name: str) -> None:
     import resource
 
     size, rows, _ = TRAINING[1]
-    peer = transfo_xl(size, rows).train()
     tokens = some_tokens(rows.lanes, rows.segment)
     if name == "transfo-xl":
-        mems = None
+        peer, mems = transfo_xl(size, rows).train(), None
         for _ in range(3):
             found = peer(tokens, labels=tokens, mems=mems)
             found.losses.mean().backward()
             mems = found.mems
             peer.zero_grad()
     else:
-        model, reach = ours(peer)
-        del peer
-        memory: Memory = model.start(lanes=rows.lanes, reach=reach)
+        config = segue.XLConfig(vocab=VOCAB, width=size.width, layers=size.layers, heads=size.heads)
+        model = segue.TransformerXL(config)
+        memory: Memory = model.start(lanes=rows.lanes, reach=segue.Reach(memory=rows.memory))
         for _ in range(3):
             hidden, memory = model(tokens, memory)
             model.nats(hidden, tokens).mean().backward()

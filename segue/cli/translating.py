@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from segue.checkpoint import Translator
 
+STRANGE = 0.7
+"""Tokens for each byte, from which on a text is told to be strange."""
+
 EXAMPLE = "Example: segue translate runs/multi30k --reference test.de < test.en > out.de"
 
 
@@ -44,7 +47,7 @@ def translate(
     """Translate line by line, from a file or a pipe of any length; an empty line stays empty."""
     use(threads, device)
     from segue.checkpoint import load_translator
-    from segue.infer.translate import translate_stream
+    from segue.infer.translate import strangeness, translate_stream
 
     translator = load_translator(run)
     translator.model.to(device)
@@ -52,35 +55,39 @@ def translate(
     told = {name: value for name, value in changes.items() if value is not None}
     how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
     found, done = [], 0
-    first: list[tuple[int, bytes]] = []
+    some: list[tuple[int, bytes]] = []
     with Progress("sentences") as progress:
-        for texts in translate_stream(translator, _noted(_lines(file), first), translating=how, best=best):
+        for texts in translate_stream(translator, _noted(_lines(file), some), translating=how, best=best):
             done += 1
             progress.update("translating", done, 0)
             found.append(texts[0].text)
             for one in texts:
                 typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
+    if strangeness(translator, [line for _, line in some]) > STRANGE:
+        typer.echo(
+            "warning: hardly any word of this is known; is it the language that the model reads?", err=True
+        )
     if attention is not None:
-        _show(translator, first, found, attention)
+        _show(translator, some, found, attention)
     if reference is not None:
         _tell(found, reference)
 
 
-def _noted(lines: "Iterator[bytes]", first: list[tuple[int, bytes]]) -> "Iterator[bytes]":
-    """The same lines; the first that is not empty is kept, with its number."""
+def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator[bytes]":
+    """The same lines; the first hundred that are not empty are kept, with their numbers."""
     for number, line in enumerate(lines):
-        if line.strip() and not first:
-            first.append((number, line.strip()))
+        if line.strip() and len(some) < 100:
+            some.append((number, line.strip()))
         yield line
 
 
-def _show(translator: "Translator", first: list[tuple[int, bytes]], found: list[str], path: Path) -> None:
+def _show(translator: "Translator", some: list[tuple[int, bytes]], found: list[str], path: Path) -> None:
     from segue.infer.translate import looked_at
     from segue.lab.attention_page import View, attention_page, write_page
 
-    if not first:
+    if not some:
         raise InputError("there is nothing to show: every line was empty")
-    number, line = first[0]
+    number, line = some[0]
     text = found[number]
     source, target, weights = looked_at(translator, line, text)
     asking = ["<start>", *target[:-1]]

@@ -73,6 +73,12 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]
     return torch.tensor([[*row, *[filler] * (size - len(row))] for row in rows]), lengths
 
 
+def strangeness(translator: Translator, sentences: Sequence[bytes]) -> float:
+    """Tokens for each byte: near 1 where the vocabulary knows no word of the language."""
+    texts = [cased(text, translator.lower) for text in sentences]
+    return sum(len(translator.source.encode(text)) for text in texts) / max(1, sum(map(len, texts)))
+
+
 @torch.no_grad()
 def translate(
     translator: Translator,

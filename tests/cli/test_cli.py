@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_help_teaches_by_example(verb: str) -> None:
 
 def test_info_lists_the_presets() -> None:
     listed = segue("info")
-    assert "wt103-standard  151,107,538" in listed
+    assert re.search(r"wt103-standard +151,107,538", listed)
     facts = json.loads(segue("info", "--json"))
     assert facts["enwik8-12l"]["parameters"] == 41_055_436
     assert facts["enwik8-12l"]["train"]["steps"] == 400_000

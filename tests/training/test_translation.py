@@ -15,7 +15,7 @@ from segue.checkpoint import checkpoints, load, load_translator
 from segue.config import Seq2SeqConfig, Translating
 from segue.errors import SegueError
 from segue.infer.evaluate import silent
-from segue.infer.translate import translate, translate_stream
+from segue.infer.translate import strangeness, translate, translate_stream
 from segue.nn.smoothing import least_nats, smoothed_nats
 from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
 from segue.text.pairs import PairsConfig, prepare_pairs
@@ -87,6 +87,7 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     )
     streamed = translate_stream(translator, (text + b"\n" for text in source))
     assert [texts[0].text for texts in streamed] == found
+    assert strangeness(translator, list(source)) < 0.5 < strangeness(translator, ["漢字 かな".encode()])
     valid = [event.values for event in events if event.kind == "valid"]
     assert len(valid) == 2
     assert all(values["nats"] > 0 and 0 <= values["bleu"] <= 100 for values in valid)
