@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from segue.config import RecurrentSeq2SeqConfig, VocabularyConfig
+from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.passage import HOST, Passage, checked_passage
-from segue.nn.vocab import Vocabulary
+from segue.nn.vocab import Vocabulary, source_vocabulary
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -60,8 +60,7 @@ class RecurrentSeq2Seq(nn.Module):
         self.config = config
         self.vocabulary = Vocabulary(config, bias=False)
         if config.source_vocab:
-            own = VocabularyConfig(vocab=config.source_vocab, width=config.width)
-            self.source_vocabulary = Vocabulary(own, bias=False)
+            self.source_vocabulary = source_vocabulary(config)
         width, between = config.width, config.dropout if config.layers > 1 else 0.0
         cell = CELLS[config.cell]
         entering = width if config.attention else 2 * width

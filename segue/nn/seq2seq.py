@@ -13,13 +13,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from segue.config import Reach, Seq2SeqConfig, VocabularyConfig
+from segue.config import Reach, Seq2SeqConfig
 from segue.errors import InputError
 from segue.nn.block import Block, Source
 from segue.nn.memory import ProjectedMemory
 from segue.nn.passage import HOST, Passage, Sight, checked_passage, positions, sight
 from segue.nn.positions import Relation, XLPositions, interleaved_sinusoids
-from segue.nn.vocab import Vocabulary
+from segue.nn.vocab import Vocabulary, source_vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,7 @@ class Seq2Seq(nn.Module):
         self.config = config
         self.vocabulary = Vocabulary(config, bias=False)
         if config.source_vocab:
-            own = VocabularyConfig(vocab=config.source_vocab, width=config.width)
-            self.source_vocabulary = Vocabulary(own, bias=False)
+            self.source_vocabulary = source_vocabulary(config)
         if config.encoding == "xl":
             self.relative = XLPositions(config, config.encoder_layers, 1)
         self.encoder = nn.ModuleList(Block(config, bias=True) for _ in range(config.encoder_layers))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import VocabularyConfig
+from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, VocabularyConfig
 from segue.errors import InputError
 
 CHUNK = 2**24
@@ -146,6 +146,11 @@ class Vocabulary(nn.Module):
         own = name in self.out_projections
         projection: Tensor = self.out_projections[name] if own else self.projections[tied]
         return projection
+
+
+def source_vocabulary(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Vocabulary:
+    """The source's own, where it does not share the target's: an embedding alone."""
+    return Vocabulary(VocabularyConfig(vocab=config.source_vocab, width=config.width), bias=False)
 
 
 def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:

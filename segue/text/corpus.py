@@ -10,6 +10,9 @@ Splits are ranges of ids.bin, train first.
 
 import hashlib
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,3 +118,20 @@ def open_corpus(folder: Path | str) -> Corpus:
 def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its place only when it is complete; nothing is ever overwritten."""
+    if folder.exists():
+        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
+    fresh = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        yield fresh
+        fresh.rename(folder)
+    except OSError as error:
+        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)

@@ -10,7 +10,6 @@ The model knows two symbols more than the tokenizer: a target begins with `start
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -22,7 +21,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
-from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum
+from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum, new_folder
 from segue.text.prepare import Report
 from segue.text.sources import open_any
 from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe
@@ -165,19 +164,8 @@ def prepare_pairs(
     parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
 ) -> PairsHeader:
     """Write the pairs of all splits, whole or not at all; vocabularies come from `train` alone."""
-    if folder.exists():
-        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        fresh.mkdir(parents=True)
-        header = _written(parts, fresh, config, report)
-        fresh.rename(folder)
-    except OSError as error:
-        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return header
+    with new_folder(folder) as fresh:
+        return _written(parts, fresh, config, report)
 
 
 def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report) -> PairsHeader:

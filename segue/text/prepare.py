@@ -1,7 +1,6 @@
 """From text to a corpus: one pass to encode, after one to find the vocabulary where there is one to find."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, Self
@@ -11,7 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
-from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
+from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum, new_folder
 from segue.text.sources import Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
@@ -54,19 +53,8 @@ class PrepareConfig(Settings):
 
 def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
     """Write the corpus, whole or not at all."""
-    if folder.exists():
-        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        fresh.mkdir(parents=True)
-        header = _written(source, fresh, config, report)
-        fresh.rename(folder)
-    except OSError as error:
-        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return header
+    with new_folder(folder) as fresh:
+        return _written(source, fresh, config, report)
 
 
 def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, Piece]]:
