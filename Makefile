@@ -47,7 +47,7 @@ bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; 
 	$(PEERS)/python bench/speed.py --segue $(BIN)/segue $(QUICK)
 	$(PEERS)/python bench/sliding.py $(QUICK)
 
-growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and width (5 minutes)
+growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and width (half a minute)
 	$(BIN)/python bench/growth.py
 
 quality: $(READY) .venv-peers/ready  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)

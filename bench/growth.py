@@ -1,6 +1,6 @@
 """How the cost of reading grows: with the stream (it should not), with memory, segment, lanes and width.
 
-    make growth                     # about 5 minutes; writes bench/results/growth.json and docs/pictures/growth.svg
+    make growth                     # half a minute; writes bench/results/growth.json and docs/pictures/growth.svg
 
 Costs are the fastest of several repeats, and the exponent is that of the line through their logarithms.
 """
@@ -115,12 +115,15 @@ def draw(results: dict[str, Any], path: Path) -> None:
     places = [(index + 1) * flat["tokens"] / 20 for index in range(20)]
     axes[0, 0].plot(places, [1e6 * cost for cost in flat["seconds per token"]])
     axes[0, 0].set(title="stream length: time", xlabel="tokens read", ylabel="µs per token", ylim=(0, None))
+    highest = 1.2 * max(flat["resident"]) / 2**20
     axes[0, 1].plot(places, [size / 2**20 for size in flat["resident"]])
-    axes[0, 1].set(title="stream length: memory", xlabel="tokens read", ylabel="MiB resident", ylim=(0, None))
+    axes[0, 1].set(
+        title="stream length: memory", xlabel="tokens read", ylabel="MiB resident", ylim=(0, highest)
+    )
     for axis, sweep in zip(axes.flat[2:], results["sweeps"], strict=True):
-        axis.loglog(sweep["sizes"], [1e6 * cost for cost in sweep["seconds per token"]], marker="o")
+        axis.semilogx(sweep["sizes"], [1e6 * cost for cost in sweep["seconds per token"]], marker="o")
         title = f"{sweep['name']}: exponent {sweep['exponent']:.2f}"
-        axis.set(title=title, xlabel=sweep["name"], ylabel="µs per token")
+        axis.set(title=title, xlabel=sweep["name"], ylabel="µs per token", ylim=(0, None))
         axis.set_xticks(sweep["sizes"], sweep["sizes"])
         axis.minorticks_off()
     path.parent.mkdir(parents=True, exist_ok=True)
