@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from segue.config import RELATIVE, Reach, Reading, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
-from segue.nn.vocab import CHUNK
+from segue.nn.vocab import CHUNK, LEAST
 from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe, TrainConfig
 
@@ -36,7 +36,8 @@ def training_bytes(recipe: Recipe) -> int:
     """Weights, gradients and Adam's two moments; memory; and what one step keeps for its backward pass."""
     model, train = recipe.model, recipe.train
     memory = train.lanes * train.memory * model.layers * model.width * FLOAT
-    logits = min(CHUNK, train.lanes * train.segment * model.edges[1])
+    held = max(CHUNK, LEAST * model.edges[1])
+    logits = min(held, train.lanes * train.segment * model.edges[1])
     # log-probabilities are kept and their gradient is as large
     return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + 2 * logits * FLOAT
 

@@ -16,9 +16,13 @@ from torch import Tensor, nn
 
 from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, VocabularyConfig
 from segue.errors import InputError
+from segue.nn.smoothing import smoothed_nats
 
-CHUNK = 2**24
-"""Logits that are held at once when nats are computed."""
+CHUNK = 2**21
+"""Logits that are held at once when nats are computed: so few stay in a CPU's cache."""
+
+LEAST = 64
+"""Rows that are multiplied together even if their logits are more: for fewer, reading the table is too much work."""
 
 
 class Vocabulary(nn.Module):
@@ -83,6 +87,19 @@ class Vocabulary(nn.Module):
         except (IndexError, RuntimeError):  # as in `embed`
             self.check(targets)
             raise
+
+    def smoothed_nats(self, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """(…) The cost of each target if it is believed by 1 - ε only, and every other token by ε / (V - 1)."""
+        if self.config.clusters > 1:
+            return smoothed_nats(self.logprobs(hidden), targets, smoothing)
+        # The sum of log p over all tokens is (sum of logits) - V logsumexp; that of logits, rows · (sum of the table).
+        plain = self.nats(hidden, targets)
+        rows, table, bias = self._cluster(0, hidden)
+        right, total = (rows * table[targets]).sum(dim=-1), rows @ table.sum(dim=0)
+        if bias is not None:
+            right, total = right + bias[targets], total + bias.sum()
+        others = total - len(table) * (plain + right) + plain
+        return (1 - smoothing) * plain - smoothing / (len(table) - 1) * others
 
     def _nats(self, rows: Tensor, wanted: Tensor) -> Tensor:
         """(R,) A token of a tail costs the choice of its tail, and the choice within it."""
@@ -160,7 +177,7 @@ def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
 
 def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
-    if len(rows) * len(table) <= CHUNK:
+    if len(rows) <= LEAST or len(rows) * len(table) <= CHUNK:
         return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
     nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets)
     return nats
@@ -204,5 +221,5 @@ class _ChunkedNats(torch.autograd.Function):
 
 
 def _chunks(rows: int, columns: int) -> list[slice]:
-    few = max(1, CHUNK // columns)
+    few = max(LEAST, CHUNK // columns)
     return [slice(first, first + few) for first in range(0, rows, few)]

@@ -19,7 +19,6 @@ from segue.checkpoint import Translator, build_translator, write_translator
 from segue.infer.translate import Batch, batch_of, bleu, translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
-from segue.nn.smoothing import smoothed_nats
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches, in_order
 from segue.text.pairs import PairSet
@@ -87,7 +86,7 @@ class TranslationTask:
             memory = model.start(batch.source.to(device), batch.source_lengths)
             hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
             targets = batch.targets.to(device)
-            nats = smoothed_nats(model.logprobs(hidden), targets.clamp(min=0), train.smoothing)
+            nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), train.smoothing)
         return nats.masked_fill(targets < 0, 0)
 
     @torch.no_grad()

@@ -79,6 +79,7 @@ def test_autocast_trains(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from segue.nn import vocab
 
     monkeypatch.setattr(vocab, "CHUNK", chunk)
+    monkeypatch.setattr(vocab, "LEAST", 1)
     model = build(shape(cutoffs=(4,), divisor=2)).float()
     memory: Memory = model.start(lanes=2, reach=Reach(memory=6))
     for _ in range(2):

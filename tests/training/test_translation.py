@@ -12,11 +12,12 @@ from torch.testing import assert_close
 
 import segue
 from segue.checkpoint import checkpoints, load, load_translator
-from segue.config import Seq2SeqConfig, Translating
+from segue.config import Seq2SeqConfig, Translating, VocabularyConfig
 from segue.errors import SegueError
 from segue.infer.evaluate import silent
 from segue.infer.translate import strangeness, translate, translate_stream
 from segue.nn.smoothing import least_nats, smoothed_nats
+from segue.nn.vocab import Vocabulary
 from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
 from segue.text.pairs import PairsConfig, prepare_pairs
 from segue.training.loop import Event
@@ -33,6 +34,22 @@ def test_smoothing_is_the_published_formula(vocabulary: int, smoothing: float) -
     assert float(smoothed_nats(perfect, targets[:1], smoothing)) == pytest.approx(
         least_nats(smoothing, vocabulary)
     )
+
+
+@given(st.floats(0, 0.9), st.sampled_from([(), (3, 6)]), st.booleans())
+def test_smoothing_needs_no_table_of_probabilities(
+    smoothing: float, cutoffs: tuple[int, ...], bias: bool
+) -> None:
+    torch.manual_seed(0)
+    vocabulary = Vocabulary(
+        VocabularyConfig(vocab=9, width=4, cutoffs=cutoffs), bias=bias or bool(cutoffs)
+    ).double()
+    with torch.no_grad():
+        for weight in vocabulary.parameters():
+            weight.copy_(torch.randn_like(weight))
+    hidden, targets = torch.randn(2, 5, 4, dtype=torch.float64), torch.randint(0, 9, (2, 5))
+    wanted = smoothed_nats(vocabulary.logprobs(hidden), targets, smoothing)
+    assert_close(vocabulary.smoothed_nats(hidden, targets, smoothing), wanted)
 
 
 def digits(count: int, seed: int) -> list[tuple[bytes, bytes]]:
