@@ -54,15 +54,20 @@ def translate(
     changes = {"width": width, "penalty": penalty}
     told = {name: value for name, value in changes.items() if value is not None}
     how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
-    found, done = [], 0
+    found, done, cut = [], 0, 0
     some: list[tuple[int, bytes]] = []
     with Progress("sentences") as progress:
         for texts in translate_stream(translator, _noted(_lines(file), some), translating=how, best=best):
             done += 1
             progress.update("translating", done, 0)
             found.append(texts[0].text)
+            cut += texts[0].cut
             for one in texts:
                 typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
+    if cut:
+        typer.echo(
+            f"warning: {cut:,} lines had more than {how.longest} tokens; their ends were not read", err=True
+        )
     if strangeness(translator, [line for _, line in some]) > STRANGE:
         typer.echo(
             "warning: hardly any word of this is known; is it the language that the model reads?", err=True

@@ -4,7 +4,7 @@ Letters: B pairs, S tokens of the source, T of the target.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class Translation:
     text: str
     score: float
     whole: bool
+    cut: bool = False  # the source was too long, and its end was not read
 
 
 def start_of(model: Seq2Seq | RecurrentSeq2Seq) -> int:
@@ -93,7 +94,9 @@ def translate(
     if best > how.width:
         raise InputError(f"a beam of {how.width} finds at most as many translations; found best={best}")
     limit = how.longest
-    ids = [list(translator.source.encode(cased(text, translator.lower)))[:limit] for text in sentences]
+    ids = [list(translator.source.encode(cased(text, translator.lower))) for text in sentences]
+    too_long = {number for number, tokens in enumerate(ids) if len(tokens) > limit}
+    ids = [tokens[:limit] for tokens in ids]
     found: list[list[Translation]] = [[Translation("", 0.0, whole=True)] * best for _ in sentences]
     real = [number for number, tokens in enumerate(ids) if tokens]
     lengths = np.array([[len(ids[number]) + 1] * 2 for number in real]).reshape(-1, 2)
@@ -101,7 +104,7 @@ def translate(
     for chosen in in_order(lengths, BUDGET) if real else []:
         some = [real[place] for place in chosen]
         for number, texts in zip(some, _searched(translator, [ids[n] for n in some], how, best), strict=True):
-            found[number] = texts
+            found[number] = [replace(text, cut=number in too_long) for text in texts]
         done += len(some)
         report("translating", done, len(real))
     return found

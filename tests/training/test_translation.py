@@ -96,6 +96,7 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     right = sum(ours == theirs.decode() for ours, theirs in zip(found, wanted, strict=True))
     assert right > 25
     assert translate(translator, [b"", "\U0001f600 漢字".encode()])[0][0].text == ""
+    assert [texts[0].cut for texts in translate(translator, [b"one", b"one " * 99])] == [False, True]
     several = translate(translator, source[:3], best=3)
     assert [texts[0].text for texts in several] == found[:3]
     assert all(
