@@ -44,6 +44,7 @@ class Schedule(Settings):
     validate_every: NonNegativeInt = 0
     patience: NonNegativeInt = 0  # validations without progress before it stops
     save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
+    frozen: bool = False  # the embedding does not move (nor the output, where they are tied)
     keep: PositiveInt = 2  # newest checkpoints, besides the best
     minutes: PositiveFloat | None = None  # stop after so long, whatever the step
 

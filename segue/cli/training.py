@@ -15,6 +15,7 @@ from segue.errors import ConfigError
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, Translator
+    from segue.interop.vectors import Vectors
     from segue.recipe import Recipe, TranslationRecipe
     from segue.training.loop import Event
 
@@ -37,6 +38,13 @@ def train(
     ] = None,
     begin_with: Annotated[
         Path | None, typer.Option("--from", metavar="BUNDLE", help="Fine-tune these weights.")
+    ] = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Word2Vec or GloVe vectors to begin the embedding with; to keep them: --set train.frozen=true.",
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run, or extend it.")
@@ -73,12 +81,25 @@ def train(
             folder = output or Path("runs") / Path(recipe).stem
             watch = _Watch(progress, device or "cpu")
             runs.train(
-                chosen, data, folder, begin_with=bundle, device=device or "cpu", watch=watch, interrupted=stop
+                chosen,
+                data,
+                folder,
+                begin_with=bundle,
+                vectors=_vectors(vectors),
+                device=device or "cpu",
+                watch=watch,
+                interrupted=stop,
             )
     if watch.reason == "interrupted":
         typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
         raise typer.Exit(1)
     typer.echo(f"{folder}: {watch.step:,} steps in {duration(watch.seconds)}. Next: segue eval {folder}")
+
+
+def _vectors(path: Path | None) -> "Vectors | None":
+    from segue.interop.vectors import read_vectors
+
+    return None if path is None else read_vectors(path)
 
 
 def _recipe(
@@ -143,8 +164,8 @@ class _Watch:
             self._draw(event.values["nats"])
         elif event.kind == "valid":
             typer.echo(f"\rstep {event.step}: validation {_validated(event.values)}")
-        elif event.kind == "warning":
-            typer.echo(f"warning: {event.values['text']}", err=True)
+        elif event.kind in ("note", "warning"):
+            typer.echo(f"{event.kind}: {event.values['text']}", err=True)
         elif event.kind == "done":
             self.reason, self.seconds = event.values["reason"], event.values["seconds"]
 

@@ -5,7 +5,7 @@ word2vec binary   the same first line, then each word, a blank and its numbers a
 glove text        as word2vec text, without the first line
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -32,19 +32,24 @@ class Vectors:
     def width(self) -> int:
         return self.rows.size(1)
 
-    def fitted(self, table: Tensor, places: Mapping[str, int]) -> tuple[Tensor, int]:
-        """A copy of `table` (V, width) with the rows of the words it has places for, and how many were found."""
+    def fitted(self, table: Tensor, texts: Sequence[str]) -> tuple[Tensor, int]:
+        """A copy of `table` (V, width) with the rows of those symbols that are words here, and how many are.
+
+        Row i of the table is the symbol `texts[i]`. All vectors are multiplied by one number, so that they are spread
+        as the table is; how they lie to each other stays.
+        """
         if table.size(1) != self.width:
             raise SourceError(
-                f"the vectors have width {self.width} and the table {table.size(1)}; make them equal"
+                f"the vectors have width {self.width} and the embedding {table.size(1)}; "
+                f"use --set model.embedding={self.width}"
             )
-        fitted, found = table.detach().clone(), 0
-        for word, row in zip(self.words, self.rows, strict=True):
-            place = places.get(word)
-            if place is not None:
-                fitted[place] = row.to(fitted)
-                found += 1
-        return fitted, found
+        rows = {word: row for row, word in enumerate(self.words)}
+        known = {place: rows[text] for place, text in enumerate(texts) if text in rows}
+        fitted = table.detach().clone()
+        if known:
+            scale = fitted.std() / self.rows.std().to(fitted)
+            fitted[list(known)] = self.rows[list(known.values())].to(fitted) * scale
+        return fitted, len(known)
 
 
 def read_vectors(path: Path | str) -> Vectors:

@@ -167,7 +167,10 @@ class Vocabulary(nn.Module):
 
 def source_vocabulary(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Vocabulary:
     """The source's own, where it does not share the target's: an embedding alone."""
-    return Vocabulary(VocabularyConfig(vocab=config.source_vocab, width=config.width), bias=False)
+    shape = VocabularyConfig(vocab=config.source_vocab, width=config.width, embedding=config.embedding)
+    vocabulary = Vocabulary(shape, bias=False)
+    vocabulary.out_projections.clear()
+    return vocabulary
 
 
 def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:

@@ -23,7 +23,7 @@ from segue.training.state import State, save_state
 class Event:
     """What happened at a step, for whoever watches or writes it down."""
 
-    kind: str  # begin, step, valid, saved, warning, done
+    kind: str  # begin, step, valid, saved, note, warning, done
     step: int
     values: dict[str, Any]
 

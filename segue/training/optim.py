@@ -31,7 +31,7 @@ def rate_at(step: int, train: Schedule) -> float:
 
 def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
-    named = dict(model.named_parameters())
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     betas, decay = (train.beta1, train.beta2), train.decay
     if train.optimizer == "adam":
         return [torch.optim.Adam(named.values(), lr=train.rate, betas=betas, fused=True)]

@@ -18,10 +18,12 @@ import torch
 import segue
 from segue.checkpoint import Bundle, Translator, checkpoints, read_json, write_json
 from segue.errors import TrainingError
+from segue.interop.vectors import Vectors
 from segue.recipe import Recipe, TranslationRecipe, read_recipe, recipe_of, recipe_toml, with_changes
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
 from segue.training.checks import check_feasible, check_fit
+from segue.training.embedding import put_vectors
 from segue.training.language import LanguageTask
 from segue.training.log import Log
 from segue.training.loop import Event, Training
@@ -44,13 +46,15 @@ def train(
     run: Path | str,
     *,
     begin_with: Bundle | Translator | None = None,
+    vectors: Vectors | None = None,
     device: str = "cpu",
     watch: Watch = unwatched,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Path:
     """Train a model and leave it in the folder `run`. Returns that folder, which `segue.load` reads.
 
-    A language model learns from a corpus, a translator from pairs; `segue.load_translator` reads the latter.
+    A language model learns from a corpus, a translator from pairs; `segue.load_translator` reads the latter. `vectors`
+    are words from elsewhere for its embedding to begin with; with `train.frozen` they stay as they are.
     """
     run, opened = Path(run), _opened(recipe, data)
     if run.exists():
@@ -59,13 +63,18 @@ def train(
     check_fit(recipe, opened, begin_with)
     check_feasible(recipe, opened, device)
     state = task.fresh(None if begin_with is None else begin_with.model)
+    if vectors is not None:
+        entering = opened.source if isinstance(opened, PairSet) else opened.tokenizer
+        found = put_vectors(state.model, vectors, entering)
+        text = f"{found:,} of {entering.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
+        watch(Event("note", 0, {"text": text}))
     try:
         run.mkdir(parents=True)
     except OSError as error:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
     (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
     write_json(run / "run.json", _circumstances(opened, device))
-    if begin_with is not None:  # a run that is killed before its first checkpoint must not begin from nothing
+    if begin_with or vectors:  # a run that is killed before its first checkpoint must not begin from nothing
         save_state(run, state, recipe.train.keep, task.write)
     _watched(Training(recipe.train, run, task, state, interrupted), watch)
     return run

@@ -31,6 +31,7 @@ from segue.config import Settings
 from segue.errors import BundleError, SegueError
 from segue.nn.memory import StateMemory
 from segue.recipe import Schedule
+from segue.training.embedding import entrance
 from segue.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
 
 TENSORS = "training.safetensors"
@@ -67,6 +68,9 @@ class State:
 
 def fresh_state(model: nn.Module, schedule: Schedule) -> State:
     """The beginning of a run, with what the optimizers begin with."""
+    if schedule.frozen:
+        for table in entrance(model).tables:
+            table.requires_grad_(False)
     return State(model.train(), build_optimizers(model, schedule))
 
 
