@@ -237,6 +237,30 @@ PRESETS: dict[str, Preset] = {
         published="28.4 BLEU (English to German), 41.8 (to French)",
         note="Dropout 0.1 for French.",
     ),
+    "dates-cpu": Preset(
+        recipe=TranslationRecipe(
+            model=Seq2SeqConfig(
+                vocab=259, width=96, heads=4, inner=384, encoder_layers=2, decoder_layers=2, dropout=0.0
+            ),
+            train=PairTrainConfig(
+                steps=800,
+                tokens=4096,
+                optimizer="muon",
+                rate=6e-3,
+                warmup=40,
+                floor=0.02,
+                beta2=0.98,
+                clip=1.0,
+                smoothing=0.0,
+                validate_every=100,
+                save_every=0,
+            ),
+            translating=Translating(width=1, longest=64),
+        ),
+        data="dates (`segue prepare-pairs --task dates`), bytes",
+        published="",
+        note="For 2 CPU cores and about two minutes.",
+    ),
     "multi30k-cpu": Preset(
         recipe=TranslationRecipe(
             model=Seq2SeqConfig(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from segue.cli.judging import judge_translator, trained_on
 from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
 from segue.errors import InputError
@@ -56,12 +57,16 @@ def evaluate(
     """Score every token of a split but its first, once.
 
     Any segment, memory, clamp and span will do, whatever the training used. One lane is the reference; more lanes
-    first read what lies before their part, as far as they can see back, so they score the same.
+    first read what lies before their part, as far as they can see back, so they score the same. Of a translator it
+    tells perplexity, exact matches, BLEU and chrF; how to read is not for it.
     """
     use(threads, device)
-    from segue.checkpoint import load
+    from segue.checkpoint import load, translates
     from segue.infer.adapt import Cache, Dynamic
 
+    if translates(run):
+        judge_translator(run, data, split, device, as_json)
+        return
     if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
         raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
     bundle = load(run)
@@ -137,18 +142,13 @@ def _said(facts: dict[str, Any]) -> str:
 
 
 def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
-    from segue.checkpoint import read_json
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest
 
-    if data is None:
-        if not (run / "run.json").is_file():
-            raise InputError(f"{run} does not say what it was trained on; give a corpus with --data")
-        data = Path(read_json(run / "run.json")["data"])
-    corpus = open_corpus(data)
+    corpus = open_corpus(trained_on(run, data))
     fits = corpus.header.vocab == bundle.model.config.vocab
     if not fits or (bundle.tokenizer is not None and digest(bundle.tokenizer) != digest(corpus.tokenizer)):
         raise InputError(
-            f"{data} was prepared with another tokenizer than {run}; prepare it again with the run's"
+            f"{corpus.folder} was prepared with another tokenizer than {run}; prepare it again with the run's"
         )
     return corpus

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: segue prepare-pairs --train train.en train.de --valid val.en val.de -o data/en-de"
 
+BYTES = 257
+"""The smallest BPE vocabulary: hardly more than the bytes themselves."""
+
 Files = tuple[Path, Path]
 
 
@@ -35,14 +38,17 @@ def prepare_pairs(
     task: Annotated[
         str | None, typer.Option(metavar="NAME", help="Instead: a task without data: dates, copy or reverse.")
     ] = None,
-    count: Annotated[int, typer.Option(help="Pairs of a task.")] = 20_000,
+    count: Annotated[int, typer.Option(help="Pairs of a task to train on.")] = 100_000,
     columns: Annotated[
         tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="The two texts of a row in .jsonl.")
     ] = ("source", "target"),
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
     ] = Path("data/pairs"),
-    size: Annotated[int, typer.Option(help="Symbols of the BPE vocabulary, or of each of two.")] = 10_000,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Symbols of the BPE vocabulary, or of each of two: 10,000; a task has bytes."),
+    ] = None,
     separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side.")] = False,
     lower: Annotated[bool, typer.Option("--lower", help="Everything in lower case.")] = False,
     longest: Annotated[int, typer.Option(help="Tokens of a side; what is longer is cut, and told.")] = 256,
@@ -62,6 +68,7 @@ def prepare_pairs(
         parts = _parts(train, valid, test, pairs, columns)
     if "valid" not in parts:
         parts = held_out(parts)
+    size = size or (10_000 if task is None else BYTES)
     config = PairsConfig(size=size, joint=not separate, lower=lower, longest=longest)
     with Progress("pairs") as progress:
         header = prepare(parts, output, config, progress.update)
@@ -73,7 +80,8 @@ def prepare_pairs(
             typer.echo(
                 f"note: {split.cut:,} sides of {name} had more than {longest} tokens and were cut", err=True
             )
-    typer.echo(f"{output}: {header.vocab:,} symbols. Next: segue train multi30k-cpu --data {output}")
+    preset = "dates-cpu" if task else "multi30k-cpu"
+    typer.echo(f"{output}: {header.vocab:,} symbols. Next: segue train {preset} --data {output}")
 
 
 def _parts(

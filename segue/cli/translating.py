@@ -123,7 +123,7 @@ def _lines(file: Path | None) -> "Iterator[bytes]":
 
 
 def _tell(found: list[str], reference: Path) -> None:
-    from segue.infer.translate import bleu, chrf
+    from segue.infer.judge import bleu, chrf
 
     wanted = [line.decode(errors="replace").strip() for line in _lines(reference)]
     if len(wanted) != len(found):

@@ -6,7 +6,7 @@ Letters: B pairs, S tokens of the source, T of the target.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,32 +153,6 @@ def translate_stream(
     rest = iter(lines)
     while some := list(islice(rest, AHEAD)):
         yield from translate(translator, [line.strip() for line in some], translating=translating, best=best)
-
-
-class Measured(NamedTuple):
-    """A figure, and the signature that says exactly how it was taken."""
-
-    score: float
-    signature: str
-
-
-def bleu(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
-    return _measured("BLEU", found, wanted, lower)
-
-
-def chrf(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
-    return _measured("CHRF", found, wanted, lower)
-
-
-def _measured(name: str, found: Sequence[str], wanted: Sequence[str], lower: bool) -> Measured:
-    """By sacrebleu."""
-    try:
-        from sacrebleu import metrics
-    except ImportError:
-        raise InputError("BLEU and chrF need the mt extra: pip install 'segue-lm[mt]'") from None
-    metric = getattr(metrics, name)(lowercase=lower)
-    score = metric.corpus_score(list(found), [list(wanted)]).score
-    return Measured(float(score), str(metric.get_signature()))
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import LayersConfig
+from segue.nn.dropout import Dropout
 from segue.nn.memory import Room
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
@@ -61,7 +62,7 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(config.width, 2 * inner, bias=bias)
         self.out = nn.Linear(inner, config.width, bias=bias)
         self.scale = config.head_width**-0.5
-        self.dropout = nn.Dropout(config.attention_dropout)
+        self.dropout = Dropout(config.attention_dropout)
 
     def project(self, *states: Tensor) -> Tensor:
         """(2, S, B, H, D) Keys and values of states (…, B, C) that follow each other."""

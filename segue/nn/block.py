@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from segue.config import LayersConfig
 from segue.nn.attention import Attention
+from segue.nn.dropout import Dropout
 from segue.nn.memory import Room
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
@@ -22,7 +23,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(config.width, config.inner)
         self.outer = nn.Linear(config.inner, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.gelu = gelu
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ class Block(nn.Module):
             self.cross_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config, gelu=bert)
         self.feed_forward_norm = nn.LayerNorm(config.width, eps=epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
 
     def entering(self, hidden: Tensor) -> Tensor:

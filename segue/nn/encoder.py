@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from segue.config import EncoderConfig
 from segue.errors import InputError
 from segue.nn.block import Block
+from segue.nn.dropout import Dropout
 from segue.nn.passage import Sight
 
 
@@ -32,7 +33,7 @@ class Encoder(nn.Module):
         self.places = nn.Embedding(config.places, config.width)
         self.types = nn.Embedding(config.types, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, bias=True, bert=True) for _ in range(config.layers))
         self.pooler = nn.Linear(config.width, config.width)
         for name, weight in self.named_parameters():  # BERT's start

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from segue.config import LayersConfig, XLConfig
 from segue.errors import InputError
+from segue.nn.dropout import Dropout
 
 
 def sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -79,7 +80,7 @@ class XLPositions(Positions):
             nn.Linear(config.width, config.heads * config.head_width, bias=False)  # W_kR
             for _ in range(layers)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
         """(R, C) The sinusoids of distances R-1 … 0, less the clamp's where a clamp is reached."""

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
+from segue.nn.dropout import Dropout
 from segue.nn.passage import HOST, Passage, checked_passage
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
@@ -69,7 +70,7 @@ class RecurrentSeq2Seq(nn.Module):
         if config.attention:
             self.asking = nn.Linear(width, width, bias=False)
             self.mixing = nn.Linear(2 * width, width, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         with torch.no_grad():
             for table in (weight for name, weight in self.named_parameters() if "tables" in name):
                 nn.init.normal_(table, 0.0, width**-0.5)

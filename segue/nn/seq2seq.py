@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from segue.config import Reach, Seq2SeqConfig
 from segue.errors import InputError
 from segue.nn.block import Block, Source
+from segue.nn.dropout import Dropout
 from segue.nn.memory import ProjectedMemory
 from segue.nn.passage import HOST, Passage, Sight, checked_passage, positions, sight
 from segue.nn.positions import Relation, XLPositions, interleaved_sinusoids
@@ -74,7 +75,7 @@ class Seq2Seq(nn.Module):
         if config.norm == "pre":  # without one, what leaves the last layer was never normed
             self.encoder_norm = nn.LayerNorm(config.width)
             self.decoder_norm = nn.LayerNorm(config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         _initialise(self)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Sight]:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, VocabularyConfig
 from segue.errors import InputError
+from segue.nn.scratch import room_for
 from segue.nn.smoothing import smoothed_nats
 
-CHUNK = 2**21
+CHUNK = 2**20
 """Logits that are held at once when nats are computed: so few stay in a CPU's cache."""
 
 LEAST = 64
@@ -190,30 +191,26 @@ class _ChunkedNats(torch.autograd.Function):
     """`linear_nats` a few rows at a time. The backward pass computes each chunk's logits again: none are kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(rows, table, bias, targets)
-        nats = torch.empty(
-            len(rows), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device
-        )
+    def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        kind = torch.promote_types(rows.dtype, torch.float32)
+        nats = torch.empty(len(rows), dtype=kind, device=rows.device)
+        whole = torch.empty_like(nats)  # the logarithm of what the exponentials add up to
         for few in _chunks(len(rows), len(table)):
-            logprobs = _log_softmax(rows[few], table, bias)
-            nats[few] = -logprobs.gather(1, targets[few, None]).squeeze(1)
+            logits, chosen = _logits(rows[few], table, bias), targets[few, None]
+            right = logits.gather(1, chosen)
+            surprise = -torch.ops.aten._log_softmax.out(logits, -1, False, out=logits).gather(1, chosen)
+            nats[few], whole[few] = surprise.squeeze(1), (right + surprise).squeeze(1)
+        ctx.save_for_backward(rows, table, bias, targets, whole)
         return nats
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[no-untyped-def]
-        rows, table, bias, targets = ctx.saved_tensors
+        rows, table, bias, targets, whole = ctx.saved_tensors
         to_rows, to_table = torch.empty_like(rows), torch.zeros_like(table)
         to_bias = None if bias is None else torch.zeros_like(bias)
         for few in _chunks(len(rows), len(table)):
             # d nats / d logits = probabilities, less one at the target
-            slope = _log_softmax(rows[few], table, bias).exp_()
+            slope = _logits(rows[few], table, bias).sub_(whole[few, None]).exp_()
             slope.scatter_add_(1, targets[few, None], -torch.ones_like(slope[:, :1]))
             slope = slope.mul_(gradient[few, None]).to(rows.dtype)
             to_rows[few] = slope @ table
@@ -221,6 +218,17 @@ class _ChunkedNats(torch.autograd.Function):
             if to_bias is not None:
                 to_bias += slope.sum(dim=0)
         return to_rows, to_table, to_bias, None
+
+
+def _logits(rows: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+    """(R, V) In float32 at least; written over by the next call."""
+    kind = torch.promote_types(rows.dtype, torch.float32)
+    if kind != rows.dtype:
+        return F.linear(rows, table, bias).to(kind)
+    room = room_for("logits", len(rows), len(table), like=rows)
+    if bias is None:
+        return torch.mm(rows, table.T, out=room)
+    return torch.addmm(bias, rows, table.T, out=room)
 
 
 def _chunks(rows: int, columns: int) -> list[slice]:

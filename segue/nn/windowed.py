@@ -9,8 +9,6 @@ Letters: B lanes, T queries, S keys, H heads, D head width; t queries at a time,
 relation, N = B H.
 """
 
-import math
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,12 +19,10 @@ from torch import Tensor
 
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
+from segue.nn.scratch import room_for
 
 FEW = 128
 """Queries at a time: enough for large products, few enough that their scores stay in the cache."""
-
-KEPT = threading.local()
-"""Room for scores on CPUs, one for each thread and use: fresh memory costs more than the product that fills it."""
 
 
 class _Given(NamedTuple):
@@ -99,7 +95,7 @@ def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
     gathered = torch.empty_like(query)
     for window in _windows(given.sight):
         shape = query.size(1) * query.size(2), window.end - window.begin, window.high - window.low
-        room = _room("scores", *shape, like=query) if kept is None else query.new_empty(shape)
+        room = room_for("scores", *shape, like=query) if kept is None else query.new_empty(shape)
         weights = _weights(given, window, room)
         _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
         if kept is not None:
@@ -135,7 +131,7 @@ class _Attend(torch.autograd.Function):
             few, here = slice(window.begin, window.end), slice(window.low, window.high)
             arriving, so_far = _by_head(gradient[few]), float(window.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
-            place = _room("scores", *weights.shape, like=weights)
+            place = room_for("scores", *weights.shape, like=weights)
             slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2), out=place)
             slope.sub_(common[:, few]).mul_(weights)
             _by_head(to_query[few]).copy_(torch.bmm(slope, _by_head(key[here])))
@@ -150,17 +146,6 @@ class _Attend(torch.autograd.Function):
                     window.distances(to_bias).add_(by_distance.sum(dim=1))
         by_lane = to_keys_values.unflatten(1, (lanes, heads)).permute(0, 3, 1, 2, 4).contiguous()
         return to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
-
-
-def _room(use: str, *shape: int, like: Tensor) -> Tensor:
-    """Unwritten, and written over at the next call: for what does not outlive this one."""
-    if like.device.type != "cpu":  # the allocators of GPUs keep theirs
-        return like.new_empty(shape)
-    rooms: dict[tuple[str, torch.dtype], Tensor] = KEPT.__dict__.setdefault("rooms", {})
-    size, key = math.prod(shape), (use, like.dtype)
-    if key not in rooms or rooms[key].numel() < size:
-        rooms[key] = torch.empty(size, dtype=like.dtype)
-    return rooms[key][:size].view(shape)
 
 
 def _windows(sight: Sight) -> Iterator[_Window]:
@@ -189,7 +174,7 @@ def _weights(given: _Given, window: _Window, room: Tensor) -> Tensor:
     scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=room)
     if given.rows is not None:
         near, asking = window.distances(given.rows), _by_place(window.queries(given.position_query))
-        place = _room("distances", len(asking), asking.size(1), near.size(1), like=query)
+        place = room_for("distances", len(asking), asking.size(1), near.size(1), like=query)
         by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
         if given.row_bias is not None:
             by_distance += window.distances(given.row_bias)[:, None]
@@ -221,7 +206,7 @@ def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
     few = slope.size(1)
     keys = min(distances, slope.size(2))
     by_lane = slope.unflatten(0, (lanes, -1))[..., slope.size(2) - keys :]
-    by_distance = _room("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
+    by_distance = room_for("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
     _shifted(by_distance, lanes, keys).copy_(by_lane)
     return by_distance[..., :-1]
 

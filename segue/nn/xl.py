@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from segue.config import RELATIVE, Reach, XLConfig
 from segue.errors import InputError
 from segue.nn.block import Block
+from segue.nn.dropout import Dropout
 from segue.nn.memory import Memory, ProjectedMemory, Room, StateMemory
 from segue.nn.passage import HOST, Passage, checked_passage, positions, sight
 from segue.nn.positions import Relation, build_positions, check_places
@@ -29,7 +30,7 @@ class TransformerXL(nn.Module):
         self.vocabulary = Vocabulary(config)
         self.positions = build_positions(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         initialise(self, config.init)
 
     def start(self, *, lanes: int = 1, reach: Reach) -> StateMemory:

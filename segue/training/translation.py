@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from segue.checkpoint import Translator, build_translator, write_translator
-from segue.infer.translate import Batch, batch_of, bleu, translate
+from segue.infer.judge import bleu, split_nats, split_texts
+from segue.infer.translate import Batch, batch_of, translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import TranslationRecipe
-from segue.text.batches import batches, in_order
+from segue.text.batches import batches
 from segue.text.pairs import PairSet
 from segue.training.loop import Part
 from segue.training.state import State, fresh_state
@@ -89,35 +90,20 @@ class TranslationTask:
             nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), train.smoothing)
         return nats.masked_fill(targets < 0, 0)
 
-    @torch.no_grad()
     def validate(self, state: State) -> dict[str, float]:
         """Nats per token of the validation split, without smoothing; and BLEU if that decides."""
-        model, split = _translator(state), self.pairs.split("valid")
-        nats, tokens = 0.0, 0
-        for numbers in in_order(self.pairs.lengths("valid"), self.recipe.train.tokens):
-            batch = batch_of(self.pairs, split.begin + numbers)
-            memory = model.start(batch.source.to(self.device), batch.source_lengths)
-            hidden, _ = model(batch.target.to(self.device), memory, lengths=batch.target_lengths)
-            targets = batch.targets.to(self.device)
-            surprise = model.nats(hidden, targets.clamp(min=0)).masked_fill(targets < 0, 0)
-            nats, tokens = nats + surprise.double().sum().item(), tokens + int((targets >= 0).sum())
-        found = {
-            "worth": nats / tokens,
-            "nats": nats / tokens,
-            "perplexity": math.exp(min(700.0, nats / tokens)),
-        }
+        nats = split_nats(_translator(state), self.pairs, "valid")
+        found = {"worth": nats, "nats": nats, "perplexity": math.exp(min(700.0, nats))}
         if self.recipe.train.best == "bleu":
-            score = self._bleu(state, split.begin, split.end)
+            score = self._bleu(state)
             found |= {"worth": -score, "bleu": score}
         return found
 
-    def _bleu(self, state: State, begin: int, end: int) -> float:
-        pairs = [self.pairs.pair(number) for number in range(begin, end)]
-        sources = [self.pairs.source.decode(source.tolist()) for source, _ in pairs]
-        targets = [self.pairs.target.decode(target.tolist()).decode(errors="replace") for _, target in pairs]
+    def _bleu(self, state: State) -> float:
+        sources, wanted = split_texts(self.pairs, "valid")
         greedy = self.recipe.translating.model_copy(update={"width": 1})
         found = translate(self._bundle(state), sources, translating=greedy)
-        return bleu([best[0].text for best in found], targets, lower=True).score
+        return bleu([best[0].text for best in found], wanted, lower=True).score
 
     def write(self, folder: Path, state: State) -> None:
         write_translator(folder, self._bundle(state))

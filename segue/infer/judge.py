@@ -1,0 +1,99 @@
+"""How good a translator is: the nats of a split, and its own translations beside the right ones."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+
+from segue.checkpoint import Translator
+from segue.config import Translating
+from segue.errors import InputError
+from segue.infer.evaluate import silent
+from segue.infer.translate import BUDGET, batch_of, translate
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
+from segue.nn.seq2seq import Seq2Seq
+from segue.text.batches import in_order
+from segue.text.pairs import PairSet
+
+
+class Measured(NamedTuple):
+    """A figure, and the signature that says exactly how it was taken."""
+
+    score: float
+    signature: str
+
+
+class Judgement(NamedTuple):
+    """What a split says of a translator."""
+
+    pairs: int
+    nats: float  # per token, of the right translations
+    exact: float  # share of pairs that it translates to the letter
+    bleu: Measured | None  # None where sacrebleu is not installed
+    chrf: Measured | None
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(700.0, self.nats))
+
+
+def judge(
+    translator: Translator,
+    pairs: PairSet,
+    split: str,
+    *,
+    translating: Translating | None = None,
+    report: Callable[[str, int, int], None] = silent,
+) -> Judgement:
+    """Translate a split and compare."""
+    sources, wanted = split_texts(pairs, split)
+    found = [best[0].text for best in translate(translator, sources, translating=translating, report=report)]
+    exact = sum(ours == theirs for ours, theirs in zip(found, wanted, strict=True)) / len(wanted)
+    figures: list[Measured | None] = [None, None]
+    with suppress(InputError):  # without sacrebleu
+        figures = [measure(found, wanted, lower=translator.lower) for measure in (bleu, chrf)]
+    return Judgement(len(wanted), split_nats(translator.model, pairs, split), exact, *figures)
+
+
+def split_texts(pairs: PairSet, split: str) -> tuple[list[bytes], list[str]]:
+    """The sources of a split, and the right translations."""
+    part = pairs.split(split)
+    found = [pairs.pair(number) for number in range(part.begin, part.end)]
+    sources = [pairs.source.decode(source.tolist()) for source, _ in found]
+    return sources, [pairs.target.decode(target.tolist()).decode(errors="replace") for _, target in found]
+
+
+@torch.no_grad()
+def split_nats(model: Seq2Seq | RecurrentSeq2Seq, pairs: PairSet, split: str) -> float:
+    """Nats per token of the right translations, ends included, without smoothing."""
+    begin, device = pairs.split(split).begin, model.vocabulary.tables[0].device
+    nats, tokens = 0.0, 0
+    for numbers in in_order(pairs.lengths(split), BUDGET):
+        batch = batch_of(pairs, begin + numbers)
+        memory = model.start(batch.source.to(device), batch.source_lengths)
+        hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
+        targets = batch.targets.to(device)
+        surprise = model.nats(hidden, targets.clamp(min=0)).masked_fill(targets < 0, 0)
+        nats, tokens = nats + surprise.double().sum().item(), tokens + int((targets >= 0).sum())
+    return nats / tokens
+
+
+def bleu(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("BLEU", found, wanted, lower)
+
+
+def chrf(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("CHRF", found, wanted, lower)
+
+
+def _measured(name: str, found: Sequence[str], wanted: Sequence[str], lower: bool) -> Measured:
+    """By sacrebleu."""
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise InputError("BLEU and chrF need the mt extra: pip install 'segue-lm[mt]'") from None
+    metric = getattr(metrics, name)(lowercase=lower)
+    score = metric.corpus_score(list(found), [list(wanted)]).score
+    return Measured(float(score), str(metric.get_signature()))
