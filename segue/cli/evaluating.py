@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segue.config import Reading
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Report, Score
-    from segue.nn.xl import TransformerXL
+    from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
     Way = Literal["sliding"] | int | Dynamic | Cache
@@ -84,7 +84,7 @@ def evaluate(
 
 
 def _scored(
-    model: "TransformerXL",
+    model: "LanguageModel",
     corpus: "Corpus",
     split: str,
     reading: "Reading",
