@@ -86,7 +86,6 @@ def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | N
     return starts
 
 
-@torch.no_grad()
 def evaluate(
     model: LanguageModel,
     stream: Stream,
@@ -99,6 +98,25 @@ def evaluate(
 ) -> Score:
     """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
     total = targets_of(stream, limit)
+    nats, done = 0.0, 0
+    for surprise in surprises(model, stream, reading, total, lanes=lanes, documents=documents):
+        nats, done = nats + surprise.sum().item(), done + len(surprise)
+        report("evaluating", done, total)
+    assert done == total, "every target is scored once"
+    return scored(stream, nats, total)
+
+
+@torch.no_grad()
+def surprises(
+    model: LanguageModel,
+    stream: Stream,
+    reading: Reading,
+    total: int,
+    *,
+    lanes: int = 1,
+    documents: bool = True,
+) -> Iterator[Tensor]:
+    """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
     reading = reading.model_copy(update={"segment": reading.at_once})
     device = model.device
     memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
@@ -107,18 +125,12 @@ def evaluate(
         if lanes == 1
         else _side_by_side(model, stream, reading, lanes, total, documents)
     )
-    nats, done = 0.0, 0
     for segment in plan:
         hidden, memory = model(
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
         )
-        surprise = model.nats(hidden, segment.targets.clamp(min=0).to(device))
-        counts = segment.targets >= 0
-        nats += surprise.double().masked_fill(~counts.to(device), 0).sum().item()
-        done += int(counts.sum())
-        report("evaluating", done, total)
-    assert done == total, "every target is scored once"
-    return scored(stream, nats, total)
+        nats = model.nats(hidden, segment.targets.clamp(min=0).to(device))
+        yield nats.double()[(segment.targets >= 0).to(device)]
 
 
 def targets_of(stream: Stream, limit: int | None) -> int:
@@ -162,7 +174,6 @@ def _side_by_side(
         yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths)
 
 
-@torch.no_grad()
 def evaluate_sliding(
     model: LanguageModel,
     stream: Stream,
@@ -174,9 +185,20 @@ def evaluate_sliding(
 ) -> Score:
     """The vanilla way: for every single target, read anew the segment before it, as far as its document goes."""
     total = targets_of(stream, limit)
+    nats, done = 0.0, 0
+    for surprise in sliding_surprises(model, stream, reading, total, batch=batch):
+        nats, done = nats + surprise.sum().item(), done + len(surprise)
+        report("sliding", done, total)
+    return scored(stream, nats, total)
+
+
+@torch.no_grad()
+def sliding_surprises(
+    model: LanguageModel, stream: Stream, reading: Reading, total: int, *, batch: int = 16
+) -> Iterator[Tensor]:
+    """The nats of the first `total` targets in order, some at a time, in float64; each after a window of its own."""
     device = model.device
     reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span)
-    nats = 0.0
     for first in range(0, total, batch):
         places = np.arange(first, min(first + batch, total))
         document = stream.starts[np.searchsorted(stream.starts, places, side="right") - 1]
@@ -188,6 +210,4 @@ def evaluate_sliding(
         hidden, _ = model(tokens, model.start(lanes=len(places), reach=reach), lengths=lengths)
         newest = hidden[torch.arange(len(places), device=device), (lengths - 1).to(device)]
         targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device)
-        nats += model.nats(newest, targets).double().sum().item()
-        report("sliding", int(places[-1]) + 1, total)
-    return scored(stream, nats, total)
+        yield model.nats(newest, targets).double()
