@@ -14,6 +14,7 @@ from segue.cli import (
     info,
     pairing,
     preparing,
+    relating,
     scoring,
     training,
     translating,
@@ -39,6 +40,7 @@ app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
 app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
 app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
 app.command("lab", epilog=experimenting.EXAMPLE)(experimenting.lab)
+app.command("recl", epilog=relating.EXAMPLE)(relating.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)

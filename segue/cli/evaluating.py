@@ -65,7 +65,7 @@ def evaluate(
     if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
         raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
     bundle = load(run)
-    corpus = _corpus(run, data, bundle)
+    corpus = corpus_of(run, data, bundle)
     model, reading = (
         bundle.model.to(device),
         bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
@@ -136,7 +136,8 @@ def _said(facts: dict[str, Any]) -> str:
     )
 
 
-def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
+def corpus_of(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
+    """The corpus that is given, or the one that the run was trained on; it must be of the run's tokenizer."""
     from segue.checkpoint import read_json
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest
