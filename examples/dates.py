@@ -1,15 +1,14 @@
 """Sequence to sequence in two minutes and without data: dates in many languages, written as 1987-03-14.
 
-    python examples/dates.py [FOLDER]
+python examples/dates.py [FOLDER]
 """
 
 import shutil
 import sys
 from pathlib import Path
 
-from demo import run
-
 import segue
+from demo import run
 from segue.infer.translate import looked_at, translate
 
 SHOWN = "Samstag, den 14. März 1987"

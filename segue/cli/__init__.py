@@ -7,12 +7,14 @@ import typer
 from segue.cli import (
     averaging,
     evaluating,
+    experimenting,
     exporting,
     generating,
     importing,
     info,
     pairing,
     preparing,
+    relating,
     scoring,
     training,
     translating,
@@ -37,6 +39,8 @@ app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
 app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
 app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
 app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
+app.command("lab", epilog=experimenting.EXAMPLE)(experimenting.lab)
+app.command("recl", epilog=relating.EXAMPLE)(relating.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)

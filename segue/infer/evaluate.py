@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segue.config import RELATIVE, Reach, Reading
+from segue.config import Reach, Reading
 from segue.errors import InputError
+from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
-from segue.nn.xl import TransformerXL
 from segue.text.corpus import Stream
 from segue.text.lanes import Segment
 
@@ -86,9 +86,8 @@ def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | N
     return starts
 
 
-@torch.no_grad()
 def evaluate(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     *,
@@ -99,26 +98,39 @@ def evaluate(
 ) -> Score:
     """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
     total = targets_of(stream, limit)
+    nats, done = 0.0, 0
+    for surprise in surprises(model, stream, reading, total, lanes=lanes, documents=documents):
+        nats, done = nats + surprise.sum().item(), done + len(surprise)
+        report("evaluating", done, total)
+    assert done == total, "every target is scored once"
+    return scored(stream, nats, total)
+
+
+@torch.no_grad()
+def surprises(
+    model: LanguageModel,
+    stream: Stream,
+    reading: Reading,
+    total: int,
+    *,
+    lanes: int = 1,
+    documents: bool = True,
+) -> Iterator[Tensor]:
+    """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
     reading = reading.model_copy(update={"segment": reading.at_once})
-    device = model.vocabulary.tables[0].device
+    device = model.device
     memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
     plan = (
         segments(stream, reading, total, documents=documents)
         if lanes == 1
         else _side_by_side(model, stream, reading, lanes, total, documents)
     )
-    nats, done = 0.0, 0
     for segment in plan:
         hidden, memory = model(
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
         )
-        surprise = model.nats(hidden, segment.targets.clamp(min=0).to(device))
-        counts = segment.targets >= 0
-        nats += surprise.double().masked_fill(~counts.to(device), 0).sum().item()
-        done += int(counts.sum())
-        report("evaluating", done, total)
-    assert done == total, "every target is scored once"
-    return scored(stream, nats, total)
+        nats = model.nats(hidden, segment.targets.clamp(min=0).to(device))
+        yield nats.double()[(segment.targets >= 0).to(device)]
 
 
 def targets_of(stream: Stream, limit: int | None) -> int:
@@ -132,20 +144,20 @@ def targets_of(stream: Stream, limit: int | None) -> int:
 
 
 def _side_by_side(
-    model: TransformerXL, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
+    model: LanguageModel, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
 ) -> Iterator[Segment]:
     """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
 
     A target of -1 is not scored. Parts begin at a multiple of the segment, so that every token is read in the same
     segment as by one lane.
     """
-    config, segment, reach = model.config, reading.segment, reading.reach
-    if config.encoding not in (*RELATIVE, "none") and reach.positions == "onward":
-        raise InputError(f"encoding {config.encoding!r} counts from the beginning: read it in one lane")
-    if documents and reach.initial == "zeros" and len(stream.starts) > 1:
+    segment, back = reading.segment, model.looks_back(reading)
+    if back is None:
+        raise InputError("this model knows all the way back to the beginning: read it in one lane")
+    if documents and reading.reach.initial == "zeros" and len(stream.starts) > 1:
         raise InputError("a memory of zeros begins at a segment's edge, so documents are read in one lane")
     part = math.ceil(total / lanes / segment) * segment
-    before = math.ceil(config.layers * (reach.memory + segment) / segment) * segment
+    before = math.ceil(back / segment) * segment
     begins = np.arange(lanes)[:, None] * part
     for moment in range(-before, part, segment):
         places = begins + moment + np.arange(segment)
@@ -162,9 +174,8 @@ def _side_by_side(
         yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths)
 
 
-@torch.no_grad()
 def evaluate_sliding(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     *,
@@ -174,10 +185,20 @@ def evaluate_sliding(
 ) -> Score:
     """The vanilla way: for every single target, read anew the segment before it, as far as its document goes."""
     total = targets_of(stream, limit)
-    device = model.vocabulary.tables[0].device
-    positions = "onward" if model.config.encoding in RELATIVE else "restart"
-    reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span, positions=positions)
-    nats = 0.0
+    nats, done = 0.0, 0
+    for surprise in sliding_surprises(model, stream, reading, total, batch=batch):
+        nats, done = nats + surprise.sum().item(), done + len(surprise)
+        report("sliding", done, total)
+    return scored(stream, nats, total)
+
+
+@torch.no_grad()
+def sliding_surprises(
+    model: LanguageModel, stream: Stream, reading: Reading, total: int, *, batch: int = 16
+) -> Iterator[Tensor]:
+    """The nats of the first `total` targets in order, some at a time, in float64; each after a window of its own."""
+    device = model.device
+    reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span)
     for first in range(0, total, batch):
         places = np.arange(first, min(first + batch, total))
         document = stream.starts[np.searchsorted(stream.starts, places, side="right") - 1]
@@ -189,6 +210,4 @@ def evaluate_sliding(
         hidden, _ = model(tokens, model.start(lanes=len(places), reach=reach), lengths=lengths)
         newest = hidden[torch.arange(len(places), device=device), (lengths - 1).to(device)]
         targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device)
-        nats += model.nats(newest, targets).double().sum().item()
-        report("sliding", int(places[-1]) + 1, total)
-    return scored(stream, nats, total)
+        yield model.nats(newest, targets).double()

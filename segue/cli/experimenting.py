@@ -1,0 +1,100 @@
+"""`segue lab`: measures what the papers claim, and draws it into one page."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from segue.cli.machine import Threads, use
+from segue.cli.progress import Progress, duration
+from segue.errors import InputError
+from segue.lab.experiment import TITLES, Report, Setting, experiment
+
+EXAMPLE = "Example: segue lab all --quick -o lab"
+
+
+def lab(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME|all", help=f"Which experiment: {', '.join(TITLES)}; or all of them."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", help="Results, pictures, the page, trained models."),
+    ] = Path("lab"),
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A corpus of `segue prepare`; by default Python's own library."),
+    ] = None,
+    run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", metavar="RUN", help="A trained model for the tables of results; may be repeated."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small versions: all of them in minutes.")] = False,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", help="Draw the results that are there; measure nothing.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
+    threads: Threads = 0,
+) -> None:
+    """Measure a claim of the papers on this machine, and show the published figure beside ours.
+
+    Writes NAME.json, pictures and index.html to the output. What was measured already with the same setting is not
+    measured again, and an interrupted one goes on: run the same command once more.
+    """
+    names = list(TITLES) if name == "all" else [name]
+    if name != "all" and name not in TITLES:
+        experiment(name)  # says what there is
+    from segue.lab.drawing import check_matplotlib
+
+    check_matplotlib()
+    if not only_report:
+        use(threads, "cpu")
+        _measure(names, output, data, quick, seed, tuple(run or ()))
+    from segue.lab.report import write_report
+
+    page, notes = write_report(output, draw=names)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"{page}: open it in a browser")
+
+
+def _measure(
+    names: list[str], output: Path, data: Path | None, quick: bool, seed: int, runs: tuple[Path, ...]
+) -> None:
+    from segue.lab.record import measured
+
+    command = shlex.join(["segue", *sys.argv[1:]])
+    with Progress("done") as progress:
+        corpus = data or _standard_library(output, progress.update)
+        for number, name in enumerate(names, start=1):
+            begin, where = time.monotonic(), f"{number}/{len(names)} {name}"
+            setting = Setting(
+                corpus, output, quick=quick, seed=seed, runs=runs, report=_within(progress, where)
+            )
+            try:
+                _, fresh = measured(experiment(name), setting, command)
+            except KeyboardInterrupt:
+                raise InputError(f"stopped in {name}; the same command goes on from there") from None
+            took = duration(time.monotonic() - begin) if fresh else "was there already"
+            typer.echo(f"{where}: {took}", err=True)
+
+
+def _within(progress: Progress, where: str) -> Report:
+    return lambda task, done, total: progress.update(f"{where}: {task}", done, total)
+
+
+def _standard_library(output: Path, report: Report) -> Path:
+    """The default corpus, prepared once into the output."""
+    from segue.text.prepare import PrepareConfig, prepare
+    from segue.text.sources import standard_library
+
+    folder = output / "data" / "stdlib"
+    if not folder.exists():
+        prepare(standard_library(), folder, PrepareConfig(), report)
+    return folder

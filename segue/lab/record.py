@@ -1,0 +1,141 @@
+"""Results on disk: one JSON file for each experiment, with all that is needed to judge them."""
+
+import json
+import os
+import platform
+import re
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import segue
+from segue.config import Settings
+from segue.errors import InputError
+from segue.lab.experiment import TITLES, Experiment, Results, Setting
+
+
+class Record(Settings):
+    """What `NAME.json` holds."""
+
+    format: Literal["segue-lab-1"] = "segue-lab-1"
+    experiment: str
+    version: int  # of the experiment
+    made: str
+    command: str
+    seconds: float
+    setting: dict[str, Any]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    results: dict[str, Any]
+
+
+def record_path(output: Path, name: str) -> Path:
+    return output / f"{name}.json"
+
+
+def read_record(output: Path, name: str) -> Record | None:
+    """The record of an experiment, if it was made."""
+    path = record_path(output, name)
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}; remove it and measure again") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} should hold an object; found {type(values).__name__}; remove it")
+    return Record(**values)
+
+
+def read_records(output: Path) -> dict[str, Record]:
+    """All that were made, in the order of the page."""
+    found = ((name, read_record(output, name)) for name in TITLES)
+    return {name: record for name, record in found if record is not None}
+
+
+def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Record, bool]:
+    """The record of an experiment, and whether it was measured now or was there already."""
+    known = read_record(setting.output, experiment.name)
+    if known is not None and experiment.lasting and _current(known, experiment, setting):
+        return known, False
+    begin = time.monotonic()
+    results = experiment.measure(setting)
+    record = Record(
+        experiment=experiment.name,
+        version=experiment.version,
+        made=time.strftime("%Y-%m-%d"),
+        command=command,
+        seconds=round(time.monotonic() - begin, 1),
+        setting=setting.told(),
+        versions=_versions(),
+        machine=machine(),
+        results=results,
+    )
+    write_text(record_path(setting.output, experiment.name), _as_json(record))
+    again = read_record(setting.output, experiment.name)  # as all others will see it: JSON has no tuples
+    assert again is not None
+    return again, True
+
+
+def _current(known: Record, experiment: Experiment, setting: Setting) -> bool:
+    return known.setting == setting.told() and not strange(known, experiment)
+
+
+def strange(record: Record, experiment: Experiment) -> str:
+    """What is different about the version that made these results; empty if it is this one."""
+    theirs = record.versions.get("segue", "unknown")
+    if theirs != segue.__version__:
+        return f"made by segue {theirs}, and this is {segue.__version__}"
+    if record.version != experiment.version:
+        return f"made by version {record.version} of the experiment, which is now at {experiment.version}"
+    return ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} could not be written: {error.strerror}") from None
+
+
+def _as_json(record: Record) -> str:
+    text = json.dumps(record.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return re.sub(
+        r"\[[-+\d.,\seE]+\]", lambda found: re.sub(r"\s+", "", found[0]), text
+    )  # a list of numbers is a line
+
+
+def _versions() -> dict[str, str]:
+    found = {"segue": segue.__version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "matplotlib"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> Results:
+    """What the figures were measured on."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

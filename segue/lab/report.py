@@ -1,0 +1,122 @@
+"""One page of all results, rendered from their JSON: self-contained, light and dark, for screens, phones and paper."""
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from segue.errors import InputError
+from segue.lab.drawing import inline, save, style
+from segue.lab.experiment import Block, Experiment, Picture, Table, Verdict, experiment
+from segue.lab.record import Record, read_records, strange, write_text
+
+PICTURES = "pictures"
+
+
+def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
+    """Write index.html from every record in the folder, and the pictures of those in `draw` as files.
+
+    Returns the page, and what a reader of it should know.
+    """
+    records = read_records(output)
+    if not records:
+        raise InputError(f"{output} has no results yet; measure some: segue lab all --quick -o {output}")
+    sections, notes = [], []
+    for name, record in records.items():
+        shown = experiment(name)
+        note = strange(record, shown)
+        if note:
+            notes.append(f"{name}: {note}")
+        sections.append(_section(shown, record, note, output / PICTURES if name in draw else None))
+    template = files("segue.lab").joinpath("report.html").read_text(encoding="utf-8")
+    page = template.replace("__INDEX__", _index(records)).replace("__SECTIONS__", "\n".join(sections))
+    write_text(output / "index.html", page)
+    return output / "index.html", notes
+
+
+def _index(records: Iterable[str]) -> str:
+    links = (f'<li><a href="#{name}">{html.escape(experiment(name).title)}</a></li>' for name in records)
+    return f"<ol>{''.join(links)}</ol>"
+
+
+def _section(shown: Experiment, record: Record, note: str, pictures: Path | None) -> str:
+    warning = f'<p class="note">These results were {html.escape(note)}.</p>' if note else ""
+    try:
+        with style(shown.name):
+            blocks, drawn = shown.tell(record.results), shown.draw(record.results)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        if not note:
+            raise
+        blocks, drawn = [f"They have another shape than this version draws ({error!r}): measure again."], []
+    for picture in drawn if pictures is not None else ():
+        assert pictures is not None
+        save(picture, pictures)
+    body = "\n".join(_arranged(blocks, drawn))
+    return (
+        f'<section id="{shown.name}"><h2>{html.escape(shown.title)}</h2>\n'
+        f'<p class="claim"><span>The claim</span> {html.escape(shown.claim)}</p>\n{warning}{body}\n'
+        f"{_circumstances(record)}</section>"
+    )
+
+
+def _arranged(blocks: Sequence[Block], drawn: Sequence[Picture]) -> Iterator[str]:
+    """The telling up to its first table, then the pictures, then the rest."""
+    first = next((place for place, block in enumerate(blocks) if isinstance(block, Table)), len(blocks))
+    yield from map(_block, blocks[:first])
+    yield from map(_figure, drawn)
+    yield from map(_block, blocks[first:])
+
+
+def _block(block: Block) -> str:
+    show: dict[type, Callable[..., str]] = {str: _paragraph, Table: _table, Verdict: _verdict}
+    return show[type(block)](block)
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>"
+
+
+def _verdict(verdict: Verdict) -> str:
+    kind, word = ("shown", "Shown") if verdict.shown else ("unshown", "Not shown at this scale")
+    return (
+        f'<p class="verdict {kind}"><b>{word}</b> {html.escape(verdict.claim)} '
+        f"<span>Measured: {html.escape(verdict.because)}.</span></p>"
+    )
+
+
+def _table(table: Table) -> str:
+    caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.head)
+    rows = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in table.rows)
+    return (
+        f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _cell(text: str) -> str:
+    figure = text[:1].isdigit() or (text[:1] in "−+-–" and text[1:2].isdigit())
+    return f"<td{' class=figure' if figure else ''}>{html.escape(text)}</td>"
+
+
+def _figure(picture: Picture) -> str:
+    caption = html.escape(picture.caption)
+    return (
+        f'<figure role="img" aria-label="{caption}"><div class="wide">{inline(picture)}</div>'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _circumstances(record: Record) -> str:
+    """What a reader needs to judge the figures, and to make them again."""
+    setting, machine = record.setting, record.machine
+    facts = {
+        "command": record.command,
+        "made": f"{record.made}, in {record.seconds:,.0f} s",
+        "version": "the small one (--quick)" if setting.get("quick") else "the full one",
+        "seeds": ", ".join(map(str, setting.get("seeds", []))),
+        "data": setting.get("data", {}).get("source", "none"),
+        "machine": f"{machine.get('processor')}, {machine.get('cores')} cores, {machine.get('threads')} threads",
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+    }
+    rows = "".join(f"<dt>{name}</dt><dd>{html.escape(str(value))}</dd>" for name, value in facts.items())
+    return f"<details><summary>how it was measured</summary><dl>{rows}</dl></details>"

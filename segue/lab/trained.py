@@ -1,0 +1,161 @@
+"""Small models, trained by recipe with an equal budget, each once: what any experiment trained, all others find.
+
+A run lies under `runs/` in the output, named by what defines it; one that was killed goes on from its checkpoint.
+"""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import segue
+from segue.checkpoint import Bundle, load
+from segue.config import Reach, Reading, XLConfig
+from segue.errors import InputError
+from segue.infer.evaluate import Score, evaluate
+from segue.lab.experiment import Setting
+from segue.recipe import Recipe, TrainConfig
+from segue.training.loop import Event
+from segue.training.run import read_log, resume, train
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every side of a comparison gets: the same shape, tokens, steps and rate."""
+
+    width: int
+    layers: int
+    heads: int
+    lanes: int
+    segment: int
+    steps: int
+    rate: float = 2e-3
+    scored: int = 50_000  # tokens of the test split that are scored
+
+    @property
+    def tokens(self) -> int:
+        """Read in training."""
+        return self.lanes * self.segment * self.steps
+
+
+QUICK = Budget(width=64, layers=2, heads=2, lanes=16, segment=32, steps=200, scored=10_000)
+FULL = Budget(width=128, layers=3, heads=4, lanes=32, segment=64, steps=1200)
+
+
+def budget(setting: Setting) -> Budget:
+    """The budget that experiments share, so that they share models too."""
+    return QUICK if setting.quick else FULL
+
+
+def recipe_for(
+    setting: Setting,
+    *,
+    seed: int,
+    encoding: str = "xl",
+    memory: int | None = None,
+    loss: str = "whole",
+    given: Budget | None = None,
+) -> Recipe:
+    """A Transformer-XL within the budget; with a memory as long as the segment, unless told otherwise.
+
+    Absolute encodings are trained on isolated segments: memory 0.
+    """
+    size = given or budget(setting)
+    memory = size.segment if memory is None else memory
+    tables = {"shaw": size.segment + memory, "learned": size.segment, "per-layer": size.segment}
+    positions = "restart" if encoding in ("sinusoidal", "learned", "per-layer") and not memory else "onward"
+    model: dict[str, Any] = {"encoding": encoding, "table": tables.get(encoding, 0)}
+    return Recipe(
+        model=XLConfig(
+            vocab=setting.corpus.header.vocab,
+            width=size.width,
+            layers=size.layers,
+            heads=size.heads,
+            **model,
+        ),
+        train=schedule(size, seed=seed, memory=memory, loss=loss, positions=positions),
+        reading=Reading(segment=size.segment, reach=Reach(memory=memory, positions=positions)),
+    )
+
+
+def schedule(size: Budget, *, seed: int, memory: int, **more: Any) -> TrainConfig:
+    """The same tuning for all: what of a recipe is not the model's."""
+    settings: dict[str, Any] = {
+        "lanes": size.lanes,
+        "segment": size.segment,
+        "memory": memory,
+        "steps": size.steps,
+        "rate": size.rate,
+        "warmup": max(1, size.steps // 20),
+        "floor": 0.02,
+        "beta2": 0.98,
+        "clip": 1.0,
+        "seed": seed,
+        "save_every": 200,
+        "keep": 1,
+    }
+    return TrainConfig(**{**settings, **more})
+
+
+def trained(setting: Setting, recipe: Recipe, told: str) -> Bundle:
+    """The model that the recipe makes of the setting's corpus, trained now unless it already was."""
+    return load(trained_run(setting, recipe, told))
+
+
+def trained_run(setting: Setting, recipe: Recipe, told: str) -> Path:
+    """The same, as the folder of its run; its log tells how training went. `told` is for whoever watches."""
+    run = setting.output / "runs" / run_name(setting, recipe)
+
+    def watch(event: Event) -> None:
+        if event.kind == "step":
+            setting.report(f"training {told}", event.step, recipe.train.steps)
+
+    if not run.exists():
+        train(recipe, setting.data, run, watch=watch)
+    elif not _finished(run):
+        resume(run, data=setting.data, watch=watch)
+    return run
+
+
+def run_name(setting: Setting, recipe: Recipe) -> str:
+    """A digest of all that decides what comes out."""
+    decisive = [recipe.model_dump(mode="json"), setting.corpus.header.checksums, segue.__version__]
+    return sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _finished(run: Path) -> bool:
+    if not (run / "log.jsonl").is_file():
+        return False
+    try:
+        events = read_log(run)
+    except ValueError:  # killed while it wrote a line
+        return False
+    return any(event["kind"] == "done" for event in events[-1:])
+
+
+def training_seconds(run: Path) -> float:
+    """How long a run took."""
+    return float(read_log(run)[-1]["seconds"])
+
+
+def score(setting: Setting, bundle: Bundle, reading: Reading | None = None, *, told: str = "") -> Score:
+    """How well a model reads the beginning of the test split; as it was trained to, or in another way."""
+    return evaluate(
+        bundle.model,
+        setting.stream("test"),
+        reading or bundle.reading,
+        limit=scored_tokens(setting),
+        report=lambda _task, done, total: setting.report(f"reading {told}".strip(), done, total),
+    )
+
+
+def scored_tokens(setting: Setting, wanted: int | None = None) -> int:
+    """How much of the test split is scored."""
+    wanted = wanted or budget(setting).scored
+    there = len(setting.stream("test").ids) - 1
+    if there < 1000:
+        raise InputError(
+            f"{setting.data} has a test split of {there + 1} tokens; the lab wants 1,000 or more"
+        )
+    return min(wanted, there)
