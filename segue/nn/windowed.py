@@ -3,7 +3,7 @@
 - Tensors are time-first, (T, B, H, D), so that lane and head share one stride: every product reads them in place.
 - The shift costs nothing: scores by distance, read with a row one shorter than it is, are scores by key.
 - A few queries see a window of keys, no wider than their span allows; what lies ahead of all of them is not computed.
-- The backward pass is written out, so that nothing is kept but the weights themselves.
+- The backward pass is written out: nothing is kept but the weights, and many weights are computed again instead.
 
 Letters: B lanes, T queries, S keys, H heads, D head width; t queries at a time, W keys in their window, R rows of a
 relation, N = B H.
@@ -23,6 +23,9 @@ from segue.nn.scratch import room_for
 
 FEW = 128
 """Queries at a time: enough for large products, few enough that their scores stay in the cache."""
+
+MANY = 2**20
+"""Weights of a layer that are kept for the backward pass; more of them are computed again, which takes less room."""
 
 
 class _Given(NamedTuple):
@@ -94,9 +97,8 @@ def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
     query, value = given.query, given.keys_values[1]
     gathered = torch.empty_like(query)
     for window in windows(given.sight):
-        shape = query.size(1) * query.size(2), window.end - window.begin, window.high - window.low
-        room = room_for("scores", *shape, like=query) if kept is None else query.new_empty(shape)
-        weights = _weights(given, window, room)
+        room = _space("scores", given, window)
+        weights = _weights(given, window, room if kept is None else torch.empty_like(room))
         _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
         if kept is not None:
             kept.append(weights)
@@ -106,28 +108,35 @@ def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
-        asked, kept = _Given(*given), list[Tensor]()
+        asked = _Given(*given)
+        lanes, heads = asked.query.shape[1:3]
+        wide = sum(
+            (window.end - window.begin) * (window.high - window.low) for window in windows(asked.sight)
+        )
+        kept: list[Tensor] | None = [] if lanes * heads * wide <= MANY else None
         gathered = _gathered(asked, kept)
-        ctx.save_for_backward(*asked[:4], gathered, *kept)
-        ctx.sight, ctx.biased = asked.sight, asked.row_bias is not None
+        ctx.save_for_backward(*asked[:5], gathered, *(kept or ()))
+        ctx.sight = asked.sight
         return gathered
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        query, position_query, keys_values, rows, gathered, *kept = ctx.saved_tensors
+        query, position_query, keys_values, rows, row_bias, gathered, *kept = ctx.saved_tensors
+        given = _Given(query, position_query, keys_values, rows, row_bias, ctx.sight)
         (key, value), (lanes, heads) = keys_values, query.shape[1:3]
         gradient = gradient.contiguous()
         to_query, to_position = torch.empty_like(query), torch.empty_like(query)
         to_key, to_value = to_keys_values = query.new_empty(2, lanes * heads, len(key), query.size(-1))
         to_rows = None if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
-        to_bias = rows.new_zeros(rows.shape[:2]) if ctx.biased else None
+        to_bias = None if row_bias is None else rows.new_zeros(rows.shape[:2])
         # What softmax subtracts in its backward pass, sum_s p_s dp_s, is the gradient along what was gathered.
         common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
-        newest_first = list(zip(windows(ctx.sight), kept, strict=True))[::-1]
-        oldest = newest_first[0][0].low
+        newest_first = list(windows(ctx.sight))[::-1]
+        oldest = newest_first[0].low
         to_keys_values[:, :, :oldest] = 0  # the newest window writes the others, before anything is added
-        for window, weights in newest_first:
+        for window in newest_first:
+            weights = kept.pop() if kept else _weights(given, window, _space("weights", given, window))
             few, here = slice(window.begin, window.end), slice(window.low, window.high)
             arriving, so_far = _by_head(gradient[few]), float(window.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
@@ -157,6 +166,13 @@ def windows(sight: Sight) -> Iterator[Window]:
             yield Window(begin, end, low, sight.held + end, causal=True)
         else:
             yield Window(begin, end, 0, sight.held, causal=False)
+
+
+def _space(use: str, given: _Given, window: Window) -> Tensor:
+    """(N, t, W) Room for a number for each query of the window and each of its keys."""
+    lanes, heads = given.query.shape[1:3]
+    shape = lanes * heads, window.end - window.begin, window.high - window.low
+    return room_for(use, *shape, like=given.query)
 
 
 def _by_head(tensor: Tensor) -> Tensor:

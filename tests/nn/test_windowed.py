@@ -19,9 +19,10 @@ from segue.nn.positions import Relation
 from support import build, shape
 
 
-@pytest.fixture(autouse=True)
-def a_few_are_three(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 2**20], ids=["computed again", "kept"])
+def a_few_are_three(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(windowed, "FEW", 3)
+    monkeypatch.setattr(windowed, "MANY", request.param)
 
 
 def random(*size: int) -> Tensor:
