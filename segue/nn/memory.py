@@ -7,7 +7,7 @@ not theirs and is masked. The counters stay on the host whatever the device, so 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ def last(rows: Tensor, count: int) -> Tensor:
 class Memory:
     """For each layer, its newest rows; and for each lane, how many of them are its own."""
 
-    rows: tuple[Tensor, ...]  # one per layer, (B, M, ...), never with a gradient
+    rows: Sequence[Tensor]  # one per layer, (B, M, ...), never with a gradient
     lengths: Tensor  # (B,) rows that belong to the lane's document
     seen: Tensor  # (B,) tokens of that document read so far
     reach: Reach
@@ -49,7 +49,7 @@ class Memory:
         lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.memory)
         return lengths, torch.where(began < 0, self.seen + read, read - began)
 
-    def with_rows(self, rows: tuple[Tensor, ...], **changes: Any) -> Self:
+    def with_rows(self, rows: Sequence[Tensor], **changes: Any) -> Self:
         """The same memory with other rows."""
         return replace(self, rows=rows, **changes)
 
@@ -117,7 +117,7 @@ class StateMemory(Memory):
     """The inputs of each layer, (B, M, C): right for training, where the weights move between segments."""
 
     @property
-    def states(self) -> tuple[Tensor, ...]:
+    def states(self) -> Sequence[Tensor]:
         return self.rows
 
     def extended(self, fresh: Sequence[Tensor], passage: Passage) -> Self:
@@ -158,6 +158,12 @@ class CellMemory(Memory):
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
 
+class LayerStep(Protocol):
+    """A layer reading one token: (B, C) in and out, and keys and values (2, B, H, S, D)."""
+
+    def __call__(self, hidden: Tensor, keys_values: Tensor, /) -> Tensor: ...
+
+
 class Room(NamedTuple):
     """A layer's keys and values (2, M + T, B, H, D), the last T of them still to be written."""
 
@@ -175,9 +181,24 @@ class Shelf:
     def __init__(self, storage: Tensor, filled: int) -> None:
         self.storage, self.filled = storage, filled
 
-    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+    def rows(self, begin: int, end: int) -> "ShelfRows":
         """For each layer (B, rows, 2, H, D)."""
-        return tuple(layer[..., begin:end, :].permute(1, 3, 0, 2, 4) for layer in self.storage)
+        return ShelfRows(self.storage, begin, end)
+
+
+@dataclass(frozen=True, eq=False)
+class ShelfRows(Sequence[Tensor]):
+    """Some rows of a shelf, as views that are made when they are asked for."""
+
+    storage: Tensor
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return len(self.storage)
+
+    def __getitem__(self, layer: Any) -> Any:
+        return self.storage[layer][..., self.begin : self.end, :].permute(1, 3, 0, 2, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +212,10 @@ class ProjectedMemory(Memory):
     end: int = 0  # where on the shelf they end
     relations: tuple[Relation | None, ...] = ()  # what each layer makes of distance,
     related: int = 0  # for up to so many keys
+    steps: tuple["LayerStep", ...] = ()  # each layer reading one token
 
-    def with_rows(self, rows: tuple[Tensor, ...], **changes: Any) -> Self:
-        return replace(self, rows=rows, shelf=None, end=0, relations=(), related=0, **changes)
+    def with_rows(self, rows: Sequence[Tensor], **changes: Any) -> Self:
+        return replace(self, rows=rows, shelf=None, end=0, relations=(), related=0, steps=(), **changes)
 
     def with_room(self, size: int) -> Self:
         """The same memory on a shelf with room for `size` more rows behind it, which are taken from now on."""
@@ -222,8 +244,8 @@ class ProjectedMemory(Memory):
         lengths, seen = self.counted(passage)
         end, size = self.end + passage.size, int(lengths.max())
         if passage.lengths is None:
-            rows = self.shelf.rows(end - size, end)
-            return replace(self, rows=rows, lengths=lengths, seen=seen, end=end)
+            on_shelf = self.shelf.rows(end - size, end)
+            return replace(self, rows=on_shelf, lengths=lengths, seen=seen, end=end)
         place = _newest_before_padding(self.size + passage.lengths, size)
         whole = self.shelf.rows(self.end - self.size, end)
         rows = tuple(_gathered(row, place) for row in whole)
@@ -267,7 +289,7 @@ def _check_joinable(first: Memory, other: Memory) -> None:
 
 
 def _taken_apart(memory: Memory) -> tuple[list[Any], Reach]:
-    return [memory.rows, memory.lengths, memory.seen], memory.reach
+    return [tuple(memory.rows), memory.lengths, memory.seen], memory.reach
 
 
 def _register(kind: type[Memory]) -> None:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from segue.config import RELATIVE, Reach, Reading, XLConfig
 from segue.errors import InputError
+from segue.nn.attention import casting
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
 from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.memory import Memory, ProjectedMemory, Room, StateMemory
 from segue.nn.passage import HOST, Passage, checked_passage, positions, sight
 from segue.nn.positions import Relation, build_positions, check_places
+from segue.nn.stepping import step_of
 from segue.nn.vocab import Vocabulary
 
 
@@ -64,6 +66,8 @@ class TransformerXL(LanguageModel):
         passage = checked_passage(tokens, starts, lengths)
         self._check(memory, tokens)
         memory, passage = self._with_new_documents(memory, passage)
+        if isinstance(memory, ProjectedMemory) and self._steps_will_do(memory, passage):
+            return self._stepped(tokens, memory, passage)
         places = self._places(memory, passage).T.to(tokens.device)
         hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
         if isinstance(memory, ProjectedMemory):
@@ -97,6 +101,30 @@ class TransformerXL(LanguageModel):
             rows.append(block.attention.project(block.entering(states.transpose(0, 1))).transpose(0, 2))
         return ProjectedMemory(tuple(rows), memory.lengths, memory.seen, memory.reach)
 
+    def _steps_will_do(self, memory: ProjectedMemory, passage: Passage) -> bool:
+        """Whether this is one more token of streams that all see as far back, with nothing to learn."""
+        return (
+            passage.size == 1
+            and passage.lengths is None
+            and self.config.encoding in RELATIVE
+            and not (self.training or torch.is_grad_enabled() or casting(memory.rows[0]))
+            and int(memory.lengths.min()) == memory.size
+        )
+
+    def _stepped(self, tokens: Tensor, memory: ProjectedMemory, passage: Passage) -> tuple[Tensor, Memory]:
+        """Read one token of each lane."""
+        memory = self._related(memory.with_room(1), 1)
+        if not memory.steps:
+            pairs = zip(self.blocks, memory.relations, strict=True)
+            memory = replace(memory, steps=tuple(step_of(block, relation) for block, relation in pairs))
+        assert memory.shelf is not None
+        end = memory.end + 1
+        keys = min(memory.size + 1, memory.reach.span or end)
+        hidden = self.vocabulary.embed(tokens[:, 0])
+        for step, keys_values in zip(memory.steps, memory.shelf.storage, strict=True):
+            hidden = step(hidden, keys_values[..., end - keys : end, :])
+        return hidden[:, None], memory.extended(passage)
+
     def _through(
         self, hidden: Tensor, places: Tensor, memory: Memory, passage: Passage, past: Sequence[Tensor | Room]
     ) -> tuple[Tensor, list[Tensor]]:
@@ -120,7 +148,7 @@ class TransformerXL(LanguageModel):
         """The memory with relations for `size` more tokens, and for more of them to come."""
         keys = memory.size + size
         if torch.is_grad_enabled() or self.training:  # they would not last: weights move, dropout differs
-            return replace(memory, relations=(), related=0)
+            return replace(memory, relations=(), related=0, steps=())
         if memory.related >= keys:
             return memory
         related = max(keys, min(2 * keys, memory.reach.memory + size))
@@ -128,7 +156,7 @@ class TransformerXL(LanguageModel):
             relation and replace(relation, rows=relation.rows.transpose(0, 1).contiguous().transpose(0, 1))
             for relation in self._relations(related, memory.reach.clamp)
         )  # each head's rows in one piece, like its keys
-        return replace(memory, relations=relations, related=related)
+        return replace(memory, relations=relations, related=related, steps=())
 
     def _places(self, memory: Memory, passage: Passage) -> Tensor:
         """(B, T) Where each token stands in its document; for encodings that ask."""
