@@ -14,6 +14,18 @@ from torch import Tensor, nn
 from segue.nn.block import Block
 from segue.nn.positions import Relation
 
+SEVERAL = 8
+"""Lanes from which on a CPU multiplies the weights by them faster than them by the weights."""
+
+
+def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(B, outputs) As F.linear."""
+    if len(hidden) < SEVERAL or hidden.device.type != "cpu":
+        return F.linear(hidden, weight, bias)
+    if bias is None:
+        return torch.mm(weight, hidden.T).T.contiguous()
+    return torch.addmm(bias[:, None], weight, hidden.T).T.contiguous()
+
 
 class Norm(NamedTuple):
     """A LayerNorm's weights."""
@@ -44,16 +56,16 @@ class Step(NamedTuple):
         """(B, C) The layer's output; of keys and values (2, B, H, S, D) it writes the newest itself."""
         entering = self.attention_norm(hidden) if self.pre else hidden
         lanes, heads, _, width = keys_values.shape[1:]
-        fresh = F.linear(entering, self.key_value).view(lanes, 2, heads, width)
+        fresh = linear(entering, self.key_value).view(lanes, 2, heads, width)
         keys_values[..., -1, :].copy_(fresh.transpose(0, 1))
-        query = F.linear(entering, self.query).view(lanes, heads, width)
+        query = linear(entering, self.query).view(lanes, heads, width)
         keys, values = keys_values.flatten(1, 2)
         weights = torch.softmax(self._scores(query, keys), dim=-1)
-        hidden = hidden + F.linear(torch.bmm(weights, values).view(lanes, -1), self.out)
+        hidden = hidden + linear(torch.bmm(weights, values).view(lanes, -1), self.out)
         if not self.pre:
             hidden = self.attention_norm(hidden)
-        fed = F.linear(self.feed_forward_norm(hidden) if self.pre else hidden, *self.inner).relu_()
-        hidden = hidden + F.linear(fed, *self.outer)
+        fed = linear(self.feed_forward_norm(hidden) if self.pre else hidden, *self.inner).relu_()
+        hidden = hidden + linear(fed, *self.outer)
         return hidden if self.pre else self.feed_forward_norm(hidden)
 
     def _scores(self, query: Tensor, keys: Tensor) -> Tensor:

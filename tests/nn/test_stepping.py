@@ -14,6 +14,11 @@ from segue.nn.xl import TransformerXL
 from support import build, shape, shapes, some_tokens
 
 
+@pytest.fixture(autouse=True)
+def several_are_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, "SEVERAL", 3)
+
+
 def read(model: TransformerXL, tokens: Tensor, reach: Reach, *, projected: bool) -> tuple[Tensor, Memory]:
     memory: Memory = model.start(lanes=len(tokens), reach=reach)
     parts = []
