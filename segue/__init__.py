@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, Translator, load, load_translator
-    from segue.config import Reach, Reading, Seq2SeqConfig, XLConfig
+    from segue.config import Reach, Reading, RecurrentConfig, Seq2SeqConfig, XLConfig
     from segue.errors import SegueError
     from segue.infer.session import Session
-    from segue.nn.memory import ProjectedMemory, StateMemory
+    from segue.nn.memory import CellMemory, ProjectedMemory, StateMemory
+    from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
@@ -24,11 +25,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bundle",
+    "CellMemory",
     "PairTrainConfig",
     "ProjectedMemory",
     "Reach",
     "Reading",
     "Recipe",
+    "RecurrentConfig",
+    "RecurrentModel",
     "SegueError",
     "Seq2Seq",
     "Seq2SeqConfig",
@@ -48,11 +52,14 @@ __all__ = [
 
 _HOMES = {
     "Bundle": "segue.checkpoint",
+    "CellMemory": "segue.nn.memory",
     "PairTrainConfig": "segue.recipe",
     "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",
     "Reading": "segue.config",
     "Recipe": "segue.recipe",
+    "RecurrentConfig": "segue.config",
+    "RecurrentModel": "segue.nn.recurrent",
     "SegueError": "segue.errors",
     "Seq2Seq": "segue.nn.seq2seq",
     "Seq2SeqConfig": "segue.config",

@@ -36,9 +36,10 @@ from segue.config import (
     TranslatorConfig,
 )
 from segue.errors import BundleError
+from segue.nn.language import LanguageModel
+from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
-from segue.nn.xl import TransformerXL
 from segue.text.corpus import TOKENIZER, file_checksum
 from segue.text.pairs import SOURCE_TOKENIZER
 from segue.text.tokenizer import Tokenizer, load_tokenizer
@@ -54,7 +55,7 @@ CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
 class Bundle:
     """A model with all that is needed to read with it."""
 
-    model: TransformerXL
+    model: LanguageModel
     reading: Reading
     tokenizer: Tokenizer | None = None
 
@@ -135,7 +136,7 @@ def load(path: Path | str) -> Bundle:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
     with torch.device("meta"):
-        model = TransformerXL(config.model)
+        model = build_language_model(config.model)
     _load_weights(folder, model)
     tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
     return Bundle(model.eval(), config.reading, tokenizer)

@@ -6,15 +6,17 @@ Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D h
 
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Tag,
     ValidationError,
     model_validator,
 )
@@ -64,6 +66,9 @@ def _complaint(kind: type[BaseModel], detail: Any) -> str:
             return f"{kind.__name__} needs '{name}'"
         case "value_error":
             return f"{kind.__name__}: {detail['ctx']['error']}"
+        case "union_tag_invalid":
+            found, known = detail["ctx"]["tag"], detail["ctx"]["expected_tags"]
+            return f"{kind.__name__}: {name}.kind should be one of {known}; found '{found}'"
     wanted = detail["msg"].removeprefix("Input should be ")
     return f"{kind.__name__}: {name} should be {wanted}; found {detail['input']!r}"
 
@@ -161,6 +166,26 @@ class XLConfig(LayersConfig):
             wanted = "a table of 1 row or more" if self.encoding in TABLED else "no table"
             raise ValueError(f"encoding {self.encoding!r} wants {wanted}; found table={self.table}")
         return self
+
+
+class RecurrentConfig(VocabularyConfig):
+    """A language model of recurrent layers: what Transformer-XL is measured against."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"  # rnn: the plain one, with tanh
+    layers: PositiveInt = 2
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+def _kind(model: Any) -> str:
+    """Which language model is described; where it does not say, a Transformer-XL."""
+    return str(model.get("kind", "xl") if isinstance(model, dict) else getattr(model, "kind", "xl"))
+
+
+LanguageConfig = Annotated[
+    Annotated[XLConfig, Tag("xl")] | Annotated[RecurrentConfig, Tag("recurrent")], Discriminator(_kind)
+]
+"""A model that reads on."""
 
 
 class Seq2SeqConfig(LayersConfig):
@@ -273,7 +298,7 @@ class BundleConfig(Settings):
     """What config.json of a bundle holds."""
 
     format: Literal["segue-bundle-1"] = "segue-bundle-1"
-    model: XLConfig
+    model: LanguageConfig
     reading: Reading
 
 

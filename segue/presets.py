@@ -5,7 +5,7 @@ Where the paper's table and the released scripts disagree, the scripts are follo
 
 from difflib import get_close_matches
 
-from segue.config import Reach, Reading, Seq2SeqConfig, Settings, Translating, XLConfig
+from segue.config import Reach, Reading, RecurrentConfig, Seq2SeqConfig, Settings, Translating, XLConfig
 from segue.errors import ConfigError
 from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
 
@@ -98,6 +98,29 @@ PRESETS: dict[str, Preset] = {
         data="stdlib, bytes",
         published="",
         note="For 2 CPU cores and about 4 minutes: what `make demo` trains.",
+    ),
+    "stdlib-lstm": Preset(
+        recipe=Recipe(
+            model=RecurrentConfig(vocab=256, width=344, layers=2),
+            train=TrainConfig(
+                lanes=32,
+                segment=64,
+                memory=1,
+                steps=800,
+                optimizer="adamw",
+                rate=3e-3,
+                warmup=40,
+                floor=0.02,
+                beta2=0.98,
+                clip=1.0,
+                validate_every=200,
+                save_every=200,
+            ),
+            reading=Reading(segment=64, reach=Reach(memory=1)),
+        ),
+        data="stdlib, bytes",
+        published="",
+        note="What stdlib-demo is measured against: as many parameters, the same text; for 2 CPU cores.",
     ),
     "enwik8-cpu": Preset(
         recipe=Recipe(

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from segue.config import (
     RELATIVE,
     TRANSLATORS,
+    LanguageConfig,
     Reach,
     Reading,
     RecurrentSeq2SeqConfig,
@@ -94,14 +95,15 @@ class PairTrainConfig(Schedule):
 class Recipe(Settings):
     """Everything that defines a run."""
 
-    model: XLConfig
+    model: LanguageConfig
     train: TrainConfig
     reading: Reading
 
     @model_validator(mode="after")
     def _positions_agree(self) -> Self:
         trained, read = self.train.positions, self.reading.reach.positions
-        if self.model.encoding not in (*RELATIVE, "none") and trained != read:
+        counting = isinstance(self.model, XLConfig) and self.model.encoding not in (*RELATIVE, "none")
+        if counting and trained != read:
             raise ValueError(
                 f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
             )

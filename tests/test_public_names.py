@@ -8,11 +8,14 @@ import segue
 
 NAMES = [
     "Bundle",
+    "CellMemory",
     "PairTrainConfig",
     "ProjectedMemory",
     "Reach",
     "Reading",
     "Recipe",
+    "RecurrentConfig",
+    "RecurrentModel",
     "SegueError",
     "Seq2Seq",
     "Seq2SeqConfig",
@@ -44,11 +47,12 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
 
 
 def test_the_sentence_that_everything_is_a_client_of() -> None:
-    read = inspect.signature(segue.TransformerXL.forward)
-    assert list(read.parameters) == ["self", "tokens", "memory", "starts", "lengths"]
-    assert list(inspect.signature(segue.TransformerXL.start).parameters) == ["self", "lanes", "reach"]
+    for model in (segue.TransformerXL, segue.RecurrentModel):
+        read = inspect.signature(model.forward)
+        assert list(read.parameters) == ["self", "tokens", "memory", "starts", "lengths"]
+        assert list(inspect.signature(model.start).parameters) == ["self", "lanes", "reach"]
     for name in ("lanes", "lengths", "seen", "select", "join", "resized", "to", "tensors", "from_tensors"):
-        for kind in (segue.StateMemory, segue.ProjectedMemory):
+        for kind in (segue.StateMemory, segue.ProjectedMemory, segue.CellMemory):
             assert name in {*dir(kind), *kind.__dataclass_fields__}
 
 

@@ -15,6 +15,7 @@ from segue.cli import (
     info,
     pairing,
     preparing,
+    relating,
     scoring,
     training,
     translating,
@@ -41,6 +42,7 @@ app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
 app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
 app.command("attention", epilog=attending.EXAMPLE)(attending.attention)
 app.command("lab", epilog=experimenting.EXAMPLE)(experimenting.lab)
+app.command("recl", epilog=relating.EXAMPLE)(relating.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.command("export", epilog=exporting.EXAMPLE)(exporting.export)

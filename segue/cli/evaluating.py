@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segue.config import Reading
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Report, Score
-    from segue.nn.xl import TransformerXL
+    from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
     Way = Literal["sliding"] | int | Dynamic | Cache
@@ -65,7 +65,7 @@ def evaluate(
     if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
         raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
     bundle = load(run)
-    corpus = _corpus(run, data, bundle)
+    corpus = corpus_of(run, data, bundle)
     model, reading = (
         bundle.model.to(device),
         bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
@@ -84,7 +84,7 @@ def evaluate(
 
 
 def _scored(
-    model: "TransformerXL",
+    model: "LanguageModel",
     corpus: "Corpus",
     split: str,
     reading: "Reading",
@@ -136,7 +136,8 @@ def _said(facts: dict[str, Any]) -> str:
     )
 
 
-def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
+def corpus_of(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
+    """The corpus that is given, or the one that the run was trained on; it must be of the run's tokenizer."""
     from segue.checkpoint import read_json
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest

@@ -102,7 +102,7 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 
 def _facts(preset: "Preset") -> dict[str, Any]:
-    from segue.config import Seq2SeqConfig
+    from segue.config import RecurrentConfig, Seq2SeqConfig
     from segue.nn.footprint import parameters, reading_bytes, training_bytes
     from segue.recipe import Recipe
 
@@ -116,18 +116,21 @@ def _facts(preset: "Preset") -> dict[str, Any]:
             if train.segment == train.memory
             else f"T {train.segment}, M {train.memory}"
         )
+        if isinstance(recipe.model, RecurrentConfig):
+            shape = f"{recipe.model.layers}×{recipe.model.width} {recipe.model.cell}"
+        else:
+            shape = f"{recipe.model.layers}×{_heads(recipe.model)}"
         facts |= {
-            "summary": f"{recipe.model.layers}×{_heads(recipe.model)}, B {train.lanes}, {lengths}, "
-            f"{_short(train.steps)} steps",
+            "summary": f"{shape}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
             "training_bytes": training_bytes(recipe),
             "reading_bytes": reading_bytes(recipe.model, recipe.reading),
         }
     else:
-        shape, steps = recipe.model, _short(recipe.train.steps)
-        if isinstance(shape, Seq2SeqConfig):
-            layers = f"{shape.encoder_layers}+{shape.decoder_layers}×{_heads(shape)}"
+        model, steps = recipe.model, _short(recipe.train.steps)
+        if isinstance(model, Seq2SeqConfig):
+            layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}"
         else:
-            layers = f"{shape.layers}+{shape.layers}×{shape.width} {shape.cell}"
+            layers = f"{model.layers}+{model.layers}×{model.width} {model.cell}"
         facts |= {
             "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
             "training_bytes": 16 * weights,  # weights, gradients, two moments; batches differ

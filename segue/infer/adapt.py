@@ -11,8 +11,8 @@ from torch import Tensor
 
 from segue.config import Reading, Settings
 from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent, targets_of
+from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
-from segue.nn.xl import TransformerXL
 from segue.text.corpus import Stream
 
 
@@ -34,7 +34,7 @@ class Cache(Settings):
 
 
 def mean_squares(
-    model: TransformerXL, stream: Stream, reading: Reading, tokens: int, report: Report = silent
+    model: LanguageModel, stream: Stream, reading: Reading, tokens: int, report: Report = silent
 ) -> dict[str, Tensor]:
     """The mean square of each weight's gradient over training text, segment by segment."""
     total = targets_of(stream, tokens)
@@ -52,7 +52,7 @@ def mean_squares(
 
 
 def evaluate_dynamic(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     squares: Mapping[str, Tensor],
@@ -93,7 +93,7 @@ def evaluate_dynamic(
 
 
 def _gradients(
-    model: TransformerXL, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
+    model: LanguageModel, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
 ) -> tuple[float, Memory]:
     """The sum of nats of a segment; the gradient of their mean is left in the weights."""
     device = memory.rows[0].device
@@ -106,7 +106,7 @@ def _gradients(
 
 @torch.no_grad()
 def evaluate_cached(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     cache: Cache,

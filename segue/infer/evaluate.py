@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segue.config import RELATIVE, Reach, Reading
+from segue.config import Reach, Reading
 from segue.errors import InputError
+from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
-from segue.nn.xl import TransformerXL
 from segue.text.corpus import Stream
 from segue.text.lanes import Segment
 
@@ -87,7 +87,7 @@ def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | N
 
 
 def evaluate(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     *,
@@ -108,7 +108,7 @@ def evaluate(
 
 @torch.no_grad()
 def surprises(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     total: int,
@@ -118,7 +118,7 @@ def surprises(
 ) -> Iterator[Tensor]:
     """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
     reading = reading.model_copy(update={"segment": reading.at_once})
-    device = model.vocabulary.tables[0].device
+    device = model.device
     memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
     plan = (
         segments(stream, reading, total, documents=documents)
@@ -144,20 +144,20 @@ def targets_of(stream: Stream, limit: int | None) -> int:
 
 
 def _side_by_side(
-    model: TransformerXL, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
+    model: LanguageModel, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
 ) -> Iterator[Segment]:
     """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
 
     A target of -1 is not scored. Parts begin at a multiple of the segment, so that every token is read in the same
     segment as by one lane.
     """
-    config, segment, reach = model.config, reading.segment, reading.reach
-    if config.encoding not in (*RELATIVE, "none") and reach.positions == "onward":
-        raise InputError(f"encoding {config.encoding!r} counts from the beginning: read it in one lane")
-    if documents and reach.initial == "zeros" and len(stream.starts) > 1:
+    segment, back = reading.segment, model.looks_back(reading)
+    if back is None:
+        raise InputError("this model knows all the way back to the beginning: read it in one lane")
+    if documents and reading.reach.initial == "zeros" and len(stream.starts) > 1:
         raise InputError("a memory of zeros begins at a segment's edge, so documents are read in one lane")
     part = math.ceil(total / lanes / segment) * segment
-    before = math.ceil(config.layers * (reach.memory + segment) / segment) * segment
+    before = math.ceil(back / segment) * segment
     begins = np.arange(lanes)[:, None] * part
     for moment in range(-before, part, segment):
         places = begins + moment + np.arange(segment)
@@ -175,7 +175,7 @@ def _side_by_side(
 
 
 def evaluate_sliding(
-    model: TransformerXL,
+    model: LanguageModel,
     stream: Stream,
     reading: Reading,
     *,
@@ -194,12 +194,11 @@ def evaluate_sliding(
 
 @torch.no_grad()
 def sliding_surprises(
-    model: TransformerXL, stream: Stream, reading: Reading, total: int, *, batch: int = 16
+    model: LanguageModel, stream: Stream, reading: Reading, total: int, *, batch: int = 16
 ) -> Iterator[Tensor]:
     """The nats of the first `total` targets in order, some at a time, in float64; each after a window of its own."""
-    device = model.vocabulary.tables[0].device
-    positions = "onward" if model.config.encoding in RELATIVE else "restart"
-    reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span, positions=positions)
+    device = model.device
+    reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span)
     for first in range(0, total, batch):
         places = np.arange(first, min(first + batch, total))
         document = stream.starts[np.searchsorted(stream.starts, places, side="right") - 1]

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from segue.config import Reading
 from segue.errors import InputError
+from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
-from segue.nn.xl import TransformerXL
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
     """A model, what it remembers, and its last hidden state."""
 
-    model: TransformerXL
+    model: LanguageModel
     reading: Reading
     memory: Memory
     hidden: Tensor | None = None  # (B, C) after the newest token; None before the first
@@ -28,7 +28,7 @@ class Reader:
     @torch.no_grad()
     def read(self, tokens: Tensor) -> "tuple[Reader, Tensor]":
         """Read on (B, T): the reader afterwards, and the nats of each token but a stream's first, (B, T or T - 1)."""
-        tokens = tokens.to(self.memory.rows[0].device)
+        tokens = tokens.to(self.model.device)
         if self.window is not None:
             return self._read_window(tokens)
         reader, surprises = self, []
@@ -75,10 +75,10 @@ class Reader:
         return replace(self, hidden=hidden, window=window), nats
 
 
-def start_reader(model: TransformerXL, reading: Reading, lanes: int = 1) -> Reader:
+def start_reader(model: LanguageModel, reading: Reading, lanes: int = 1) -> Reader:
     """A reader that has read nothing."""
     memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
     if reading.reach.memory:
         return Reader(model, reading, memory)
-    empty = torch.zeros(lanes, 0, dtype=torch.int64, device=memory.rows[0].device)
+    empty = torch.zeros(lanes, 0, dtype=torch.int64, device=model.device)
     return Reader(model, reading, memory, window=empty)

@@ -97,7 +97,7 @@ def generate_samples(
 
 
 def _generator(reader: Reader, seed: int | None) -> torch.Generator:
-    generator = torch.Generator(device=reader.memory.rows[0].device)
+    generator = torch.Generator(device=reader.model.device)
     if seed is None:
         generator.seed()
     else:

@@ -68,6 +68,10 @@ def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
     """Write the bundle in a foreign layout; what that layout cannot say comes back as notes."""
     if target.exists():
         raise SourceError(f"{target} exists; nothing was overwritten: choose another name")
+    if not isinstance(bundle.model, TransformerXL):
+        raise SourceError(
+            f"the {layout} layout is Transformer-XL's, and this is a {bundle.model.config.kind} model"
+        )
     weights, config, notes = LAYOUTS[layout].export(bundle.model, bundle.reading)
     with whole_folder(target) as folder:
         write_tensors(folder / "model.safetensors", weights)

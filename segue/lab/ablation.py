@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from segue.checkpoint import Bundle, load
-from segue.config import RELATIVE
+from segue.config import RELATIVE, XLConfig
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.published import published, source
@@ -74,6 +74,7 @@ def _ways(bundle: Bundle, *, recurrent: bool) -> Iterator[Way]:
     yield as_trained(bundle)
     if not recurrent:
         yield sliding(bundle)
+    assert isinstance(bundle.model.config, XLConfig)
     if bundle.model.config.encoding in RELATIVE:
         yield from (remembering(bundle, times * bundle.reading.segment) for times in MEMORIES)
 

@@ -15,7 +15,7 @@ from segue.config import LayersConfig
 from segue.nn.memory import Room
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
-from segue.nn.windowed import attend
+from segue.nn.windowed import attend, windows
 
 
 def relative_shift(scores: Tensor) -> Tensor:
@@ -37,12 +37,14 @@ def attention_scores(query: Tensor, key: Tensor, relation: Relation | None, *, c
     if relation is None:
         return torch.einsum("tbhd,sbhd->bhts", query, key)
     content = torch.einsum("tbhd,sbhd->bhts", query + relation.content_bias, key)  # (a) + (c)
-    position = torch.einsum("tbhd,rhd->bhtr", query + relation.position_bias, relation.rows)  # (b) + (d)
+    needed = slice(max(0, len(relation.rows) - len(key)) if causal else 0, None)
+    rows = relation.rows[needed]
+    position = torch.einsum("tbhd,rhd->bhtr", query + relation.position_bias, rows)  # (b) + (d)
     if relation.row_bias is not None:
-        position = position + relation.row_bias.T[:, None]
+        position = position + relation.row_bias[needed].T[:, None]
     if not causal:  # rows for both sides
         return content + relative_shift(position)[..., : len(key)]
-    farther = len(key) - len(relation.rows)  # score zero; a negative number cuts rows that are not needed
+    farther = len(key) - len(rows)  # score zero
     return content + relative_shift(F.pad(position, (farther, 0)))
 
 
@@ -84,7 +86,7 @@ class Attention(nn.Module):
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
         dropping = self.training and self.dropout.p > 0
         if dropping or casting(hidden):
-            gathered = self.textbook(query, keys_values, relation, sight)
+            gathered = self._in_windows(query, keys_values, relation, sight)
         else:
             gathered = attend(query, keys_values, relation, sight, self.scale)
         out: Tensor = self.out(gathered.flatten(2))
@@ -94,6 +96,19 @@ class Attention(nn.Module):
         """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
         weights: Tensor = self.dropout(self.weights(query, keys_values[0], relation, sight))
         return torch.einsum("bhts,sbhd->tbhd", weights, keys_values[1])
+
+    def _in_windows(
+        self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight
+    ) -> Tensor:
+        """The textbook's attention, but with a span a few queries at a time, so that nothing is as large as T × S."""
+        if sight.span is None or not sight.causal:
+            return self.textbook(query, keys_values, relation, sight)
+        parts = []
+        for window in windows(sight):
+            part = sight.part(slice(window.begin, window.end), slice(window.low, window.high))
+            near = keys_values[:, window.low : window.high]
+            parts.append(self.textbook(window.queries(query), near, relation, part))
+        return torch.cat(parts)
 
     def weights(self, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
         """(B, H, T, S) How much of each key goes to each query."""

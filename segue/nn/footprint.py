@@ -8,23 +8,35 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from segue.config import RELATIVE, Reach, Reading, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
+from segue.config import (
+    RELATIVE,
+    Reach,
+    Reading,
+    RecurrentConfig,
+    RecurrentSeq2SeqConfig,
+    Seq2SeqConfig,
+    XLConfig,
+)
+from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.nn.vocab import CHUNK, LEAST
-from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe, TrainConfig
 
 FLOAT = 4
 """Bytes of a float32."""
 
 
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+"""Products with a matrix of C × C for each input, and as many for each state."""
+
+
 @cache
-def parameters(config: XLConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int:
+def parameters(config: XLConfig | RecurrentConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int:
     with torch.device("meta"):
         match config:
-            case XLConfig():
-                model: nn.Module = TransformerXL(config)
+            case XLConfig() | RecurrentConfig():
+                model: nn.Module = build_language_model(config)
             case Seq2SeqConfig():
                 model = Seq2Seq(config)
             case RecurrentSeq2SeqConfig():
@@ -35,21 +47,39 @@ def parameters(config: XLConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int
 def training_bytes(recipe: Recipe) -> int:
     """Weights, gradients and Adam's two moments; memory; and what one step keeps for its backward pass."""
     model, train = recipe.model, recipe.train
-    memory = train.lanes * train.memory * model.layers * model.width * FLOAT
+    memory = train.lanes * _held(model, train.memory) * FLOAT
     held = max(CHUNK, LEAST * model.edges[1])
     logits = min(held, train.lanes * train.segment * model.edges[1])
     # log-probabilities are kept and their gradient is as large
     return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + 2 * logits * FLOAT
 
 
-def reading_bytes(model: XLConfig, reading: Reading) -> int:
-    """Weights, and one lane's memory as keys and values."""
-    memory = reading.reach.memory * model.layers * 2 * model.heads * model.head_width
-    return (parameters(model) + memory) * FLOAT
+def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:
+    """Weights, and one lane's memory: of a Transformer-XL as keys and values."""
+    return (parameters(model) + _held(model, reading.reach.memory, projected=True)) * FLOAT
 
 
-def training_flops(config: XLConfig, train: TrainConfig) -> float:
+def _held(config: XLConfig | RecurrentConfig, memory: int, *, projected: bool = False) -> int:
+    """Numbers in one lane's full memory."""
+    with torch.device("meta"):
+        model = build_language_model(config)
+    full = model.start(reach=Reach(memory=memory, initial="zeros"))
+    return sum(row.numel() for row in (model.projected(full) if projected else full).rows)
+
+
+def training_flops(config: XLConfig | RecurrentConfig, train: TrainConfig) -> float:
     """Of the products in one step, forward and backward, with full memory projected anew."""
+    rows = train.lanes * train.segment
+    softmax = rows * config.embedding * config.edges[1]
+    if isinstance(config, RecurrentConfig):
+        layer = rows * 2 * GATES[config.cell] * config.width**2
+    else:
+        layer = _layer_products(config, train)
+    return 3.0 * 2 * (config.layers * layer + softmax)
+
+
+def _layer_products(config: XLConfig, train: TrainConfig) -> int:
+    """Multiplications of one layer in the forward pass."""
     inner, keys, rows = (
         config.heads * config.head_width,
         train.memory + train.segment,
@@ -59,18 +89,16 @@ def training_flops(config: XLConfig, train: TrainConfig) -> float:
     distances = keys * config.width * inner if config.encoding == "xl" else 0
     scores = (3 if config.encoding in RELATIVE else 2) * rows * keys * inner
     feed_forward = 2 * rows * config.width * config.inner
-    softmax = rows * config.embedding * config.edges[1]
-    forward = 2 * (config.layers * (projections + distances + scores + feed_forward) + softmax)
-    return 3.0 * forward
+    return projections + distances + scores + feed_forward
 
 
-def kept_bytes(config: XLConfig, train: TrainConfig) -> int:
+def kept_bytes(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
     """What autograd keeps of one segment, with full memory, up to the last hidden state."""
     one, two = (_kept_by_body(config.model_copy(update={"layers": layers}), train) for layers in (1, 2))
     return one + (config.layers - 1) * (two - one)  # every further layer keeps the same
 
 
-def _kept_by_body(config: XLConfig, train: TrainConfig) -> int:
+def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -81,7 +109,7 @@ def _kept_by_body(config: XLConfig, train: TrainConfig) -> int:
     # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
     body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
     with torch.device("meta"):
-        model = TransformerXL(body)
+        model = build_language_model(body)
     memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
     tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

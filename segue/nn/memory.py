@@ -134,6 +134,30 @@ class StateMemory(Memory):
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
 
+class CellMemory(Memory):
+    """The newest state of each recurrent layer, (B, 1, K, C): K = 1, or 2 with the cell of an LSTM.
+
+    One state is all there is, whatever the reach asks for; lanes that hold none have zeros, or there is no row at all.
+    """
+
+    def counted(self, passage: Passage) -> tuple[Tensor, Tensor]:
+        lengths, seen = super().counted(passage)
+        return lengths.clamp(max=1), seen
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """K tensors (layers, B, C), as torch's recurrent layers want them."""
+        rows = torch.stack([_padded_to(row, 1).squeeze(1) for row in self.rows])
+        return rows.unbind(dim=2)
+
+    def advanced(self, states: Sequence[Tensor], passage: Passage) -> Self:
+        """The memory after one more segment, which left these states behind."""
+        lengths, seen = self.counted(passage)
+        layers = torch.stack([state.detach() for state in states], dim=2)[:, :, None]
+        rows = tuple(layer[:, : int(lengths.max())] for layer in layers)
+        return replace(self, rows=rows, lengths=lengths, seen=seen)
+
+
 class Room(NamedTuple):
     """A layer's keys and values (2, M + T, B, H, D), the last T of them still to be written."""
 
@@ -257,4 +281,5 @@ def _register(kind: type[Memory]) -> None:
 
 
 _register(StateMemory)
+_register(CellMemory)
 _register(ProjectedMemory)

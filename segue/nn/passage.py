@@ -4,10 +4,9 @@ Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys.
 All of this is counted on the host, so that looking at it never makes a GPU wait; only the mask goes to the device.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from segue.errors import InputError
@@ -93,21 +92,40 @@ class Sight:
     """Which keys each of T queries sees: of memory and segment, S = M + T; or, if not causal, all of S = M.
 
     A causal query sees itself and what lies before it in its own document, at most `span` keys in all. It always sees
-    itself, so no row is empty and no softmax NaN, whatever is padded.
+    itself, so no row is empty and no softmax NaN, whatever is padded. Nothing here is as large as T × S.
     """
 
     held: int  # M rows of memory lie before the segment
     size: int  # T
     span: int | None = None
-    foreign: Tensor | None = (
-        None  # (B, 1, T, S): keys of another document, or padding; None if there are none
-    )
+    documents: Tensor | None = None  # (B, S): whose each key is, -1 nobody's; None if all are one document's
+    foreign: Tensor | None = None  # (B, 1, T, S), a view of (B, 1, 1, S): keys that are not to be seen
     causal: bool = True  # else the keys are the M held alone, and every query sees all of them
 
     @property
     def keys(self) -> int:
         """S"""
         return self.held + self.size if self.causal else self.held
+
+    def unseen(self, queries: slice, keys: slice) -> Tensor | None:
+        """(B, 1, t, W) Of some queries and keys, those that do not belong together; None if all do."""
+        if self.foreign is not None:
+            return self.foreign[:, :, queries, keys]
+        if self.documents is None:
+            return None
+        asking = self.documents[:, self.held :][:, queries, None]
+        return (asking != self.documents[:, None, keys])[:, None]
+
+    def part(self, queries: slice, keys: slice) -> "Sight":
+        """What some queries see if they are given only some keys, up to their own."""
+        assert self.causal
+        return replace(
+            self,
+            held=self.held + queries.start - keys.start,
+            size=queries.stop - queries.start,
+            documents=None if self.documents is None else self.documents[:, keys],
+            foreign=None if self.foreign is None else self.foreign[:, :, queries, keys],
+        )
 
     def mask(self, device: torch.device) -> Tensor:
         """(T, S), or (B, 1, T, S) where lanes differ: all of it at once."""
@@ -116,21 +134,19 @@ class Sight:
         seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.span is not None:
             seen &= distance < self.span
-        return seen if self.foreign is None else seen & ~self.foreign
+        unseen = self.unseen(slice(0, self.size), slice(0, self.keys))
+        return seen if unseen is None else seen & ~unseen
 
 
 def sight(passage: Passage, held: int, lengths: Tensor, span: int | None, device: torch.device) -> Sight:
     """What the queries of a passage see of it and of memory, whose newest `lengths` (B,) rows belong to each lane."""
     if passage.starts is None and int(lengths.min()) == held:
         return Sight(held, passage.size, span)
-    places = torch.arange(held + passage.size, device=device)
-    foreign = (places < (held - lengths.to(device))[:, None])[:, None]
-    if passage.starts is None:
-        foreign = foreign.expand(-1, passage.size, -1)
-    else:
-        document = passage.starts.to(device).cumsum(dim=1)  # 0: the one that memory belongs to
-        foreign = foreign | (document[:, :, None] != F.pad(document, (held, 0))[:, None, :])
-    return Sight(held, passage.size, span, foreign[:, None])
+    remembered = torch.where(torch.arange(held, device=HOST) < held - lengths[:, None], -1, 0)
+    starts = passage.starts
+    here = remembered.new_zeros(passage.lanes, passage.size) if starts is None else starts.cumsum(dim=1)
+    # 0 is the document that memory belongs to
+    return Sight(held, passage.size, span, torch.cat([remembered, here], dim=1).to(device))
 
 
 def positions(passage: Passage, before: Tensor) -> Tensor:

@@ -5,20 +5,18 @@ It reads on as any other model: `memory = model.start(source, lengths)`, `hidden
 Letters: B sentences, S tokens of the source, T of the target, N layers, C width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
-from segue.nn.passage import HOST, Passage, checked_passage
+from segue.nn.passage import HOST, checked_passage
+from segue.nn.recurrent import STATES, build_cells, run
 from segue.nn.vocab import Vocabulary, source_vocabulary
-
-CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +59,9 @@ class RecurrentSeq2Seq(nn.Module):
         self.vocabulary = Vocabulary(config, bias=False)
         if config.source_vocab:
             self.source_vocabulary = source_vocabulary(config)
-        width, between = config.width, config.dropout if config.layers > 1 else 0.0
-        cell = CELLS[config.cell]
-        entering = width if config.attention else 2 * width
-        self.encoder = cell(width, width, config.layers, batch_first=True, dropout=between)
-        self.decoder = cell(entering, width, config.layers, batch_first=True, dropout=between)
+        width, entering = config.width, config.width if config.attention else 2 * config.width
+        self.encoder = build_cells(config.cell, width, width, config.layers, config.dropout)
+        self.decoder = build_cells(config.cell, entering, width, config.layers, config.dropout)
         if config.attention:
             self.asking = nn.Linear(width, width, bias=False)
             self.mixing = nn.Linear(2 * width, width, bias=False)
@@ -78,11 +74,13 @@ class RecurrentSeq2Seq(nn.Module):
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         passage = checked_passage(source, None, lengths)
         vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
-        outputs, state = _run(self.encoder, self.dropout(vocabulary.embed(source)), None, passage)
+        nothing = self.vocabulary.tables[0].new_zeros(self.config.layers, len(source), self.config.width)
+        empty = (nothing,) * STATES[self.config.cell]
+        outputs, state = run(self.encoder, self.dropout(vocabulary.embed(source)), empty, passage)
         padded = passage.padded
         padded = torch.zeros(source.shape, dtype=torch.bool) if padded is None else padded
-        nothing = torch.zeros(len(source), dtype=torch.int64, device=HOST)
-        return RecurrentMemory(state, outputs, padded.to(source.device), nothing)
+        seen = torch.zeros(len(source), dtype=torch.int64, device=HOST)
+        return RecurrentMemory(state, outputs, padded.to(source.device), seen)
 
     def forward(
         self, target: Tensor, memory: RecurrentMemory, *, lengths: Tensor | None = None
@@ -99,7 +97,7 @@ class RecurrentSeq2Seq(nn.Module):
             newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
             context = memory.source[torch.arange(len(target), device=target.device), newest]
             entering = torch.cat([entering, context[:, None].expand_as(entering)], dim=-1)
-        hidden, state = _run(self.decoder, entering, memory.state, passage)
+        hidden, state = run(self.decoder, entering, memory.state, passage)
         if self.config.attention:
             hidden = self.mixing(torch.cat([hidden, self._gathered(hidden, memory)], dim=-1)).tanh()
         hidden = self.dropout(hidden)
@@ -124,27 +122,3 @@ class RecurrentSeq2Seq(nn.Module):
     def logprobs(self, hidden: Tensor) -> Tensor:
         """(B, T, V) The log-probabilities of every token."""
         return self.vocabulary.logprobs(hidden)
-
-
-def _run(
-    cell: nn.RNNBase, entering: Tensor, state: tuple[Tensor, ...] | None, passage: Passage
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """All outputs (B, T, C), zero in padding, and each sentence's state behind its own last token."""
-    if state is None:
-        empty = entering.new_zeros(cell.num_layers, len(entering), cell.hidden_size)
-        state = (empty, empty) if isinstance(cell, nn.LSTM) else (empty,)
-    before = state if isinstance(cell, nn.LSTM) else state[0]
-    if passage.lengths is None:
-        outputs, after = cell(entering, before)
-    else:
-        # Packing wants a token at least; a sentence without any is put right below.
-        lengths = passage.lengths.clamp(min=1)
-        packed = pack_padded_sequence(entering, lengths, batch_first=True, enforce_sorted=False)
-        outputs, after = cell(packed, before)
-        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=passage.size)
-    after = after if isinstance(cell, nn.LSTM) else (after,)
-    if passage.lengths is not None and not passage.lengths.all():
-        read = (passage.lengths > 0).to(entering.device)
-        outputs = outputs * read[:, None, None]
-        after = tuple(torch.where(read[:, None], new, old) for new, old in zip(after, state, strict=True))
-    return outputs, after

@@ -41,7 +41,7 @@ class _Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """Queries begin … end, and the keys low … high that they see."""
 
     begin: int
@@ -97,7 +97,7 @@ def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
     """The forward pass; the weights go to `kept` if there is such a list."""
     query, value = given.query, given.keys_values[1]
     gathered = torch.empty_like(query)
-    for window in _windows(given.sight):
+    for window in windows(given.sight):
         shape = query.size(1) * query.size(2), window.end - window.begin, window.high - window.low
         room = _room("scores", *shape, like=query) if kept is None else query.new_empty(shape)
         weights = _weights(given, window, room)
@@ -128,7 +128,7 @@ class _Attend(torch.autograd.Function):
         to_bias = rows.new_zeros(rows.shape[:2]) if ctx.biased else None
         # What softmax subtracts in its backward pass, sum_s p_s dp_s, is the gradient along what was gathered.
         common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
-        newest_first = list(zip(_windows(ctx.sight), kept, strict=True))[::-1]
+        newest_first = list(zip(windows(ctx.sight), kept, strict=True))[::-1]
         oldest = newest_first[0][0].low
         to_keys_values[:, :, :oldest] = 0  # the newest window writes the others, before anything is added
         for window, weights in newest_first:
@@ -163,14 +163,15 @@ def _room(use: str, *shape: int, like: Tensor) -> Tensor:
     return rooms[key][:size].view(shape)
 
 
-def _windows(sight: Sight) -> Iterator[_Window]:
+def windows(sight: Sight) -> Iterator[Window]:
+    """All queries, a few at a time, each few with the keys from the oldest in their span to their newest."""
     for begin in range(0, sight.size, FEW):
         end = min(begin + FEW, sight.size)
         if sight.causal:
             low = 0 if sight.span is None else max(0, sight.held + begin + 1 - sight.span)
-            yield _Window(begin, end, low, sight.held + end, causal=True)
+            yield Window(begin, end, low, sight.held + end, causal=True)
         else:
-            yield _Window(begin, end, 0, sight.held, causal=False)
+            yield Window(begin, end, 0, sight.held, causal=False)
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -183,7 +184,7 @@ def _by_place(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1).transpose(0, 1)
 
 
-def _weights(given: _Given, window: _Window, room: Tensor) -> Tensor:
+def _weights(given: _Given, window: Window, room: Tensor) -> Tensor:
     """(N, t, W) How much of each key goes to each query, written into the room."""
     query, key, lanes = window.queries(given.query), window.keys(given.keys_values[0]), given.query.size(1)
     scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=room)
@@ -226,7 +227,7 @@ def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
     return by_distance[..., :-1]
 
 
-def _hide(scores: Tensor, lanes: int, sight: Sight, window: _Window) -> None:
+def _hide(scores: Tensor, lanes: int, sight: Sight, window: Window) -> None:
     """Keys ahead of their query, out of its span, or of another document get no weight."""
     few, keys = scores.shape[1:]
     nothing = float("-inf")
@@ -239,6 +240,6 @@ def _hide(scores: Tensor, lanes: int, sight: Sight, window: _Window) -> None:
         columns = max(0, oldest + few - 1)
         out = torch.ones(few, columns, dtype=torch.bool, device=scores.device).tril_(oldest - 1)
         scores[..., :columns].masked_fill_(out, nothing)
-    if sight.foreign is not None:
-        foreign = sight.foreign[:, :, window.begin : window.end, window.low : window.high]
-        scores.unflatten(0, (lanes, -1)).masked_fill_(foreign, nothing)
+    unseen = sight.unseen(slice(window.begin, window.end), slice(window.low, window.high))
+    if unseen is not None:
+        scores.unflatten(0, (lanes, -1)).masked_fill_(unseen, nothing)

@@ -11,17 +11,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from segue.config import RELATIVE, Reach, XLConfig
+from segue.config import RELATIVE, Reach, Reading, XLConfig
 from segue.errors import InputError
 from segue.nn.block import Block
+from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.memory import Memory, ProjectedMemory, Room, StateMemory
 from segue.nn.passage import HOST, Passage, checked_passage, positions, sight
 from segue.nn.positions import Relation, build_positions, check_places
 from segue.nn.vocab import Vocabulary
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(LanguageModel):
     """A causal language model that reads on: each layer also attends to what it remembers of earlier segments."""
+
+    config: XLConfig
 
     def __init__(self, config: XLConfig) -> None:
         super().__init__()
@@ -34,8 +37,7 @@ class TransformerXL(nn.Module):
 
     def start(self, *, lanes: int = 1, reach: Reach) -> StateMemory:
         """The memory of lanes that have read nothing yet."""
-        if lanes < 1:
-            raise InputError(f"lanes should be 1 or more; found {lanes}")
+        check_lanes(lanes)
         if reach.clamp is not None and self.config.encoding not in RELATIVE:
             raise InputError(
                 f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
@@ -77,17 +79,11 @@ class TransformerXL(nn.Module):
             hidden = hidden.masked_fill(passage.padded.to(tokens.device)[..., None], 0)
         return hidden, extended
 
-    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) The surprise of each target, in nats, unreduced."""
-        return self.vocabulary.nats(hidden, targets)
-
-    def logprobs(self, hidden: Tensor) -> Tensor:
-        """(B, T, V) The log-probabilities of every token."""
-        return self.vocabulary.logprobs(hidden)
-
-    def check(self, tokens: Tensor) -> None:
-        """Refuse token ids that the vocabulary does not have; call it where data enters."""
-        self.vocabulary.check(tokens)
+    def looks_back(self, reading: Reading) -> int | None:
+        """Every layer sees farther than the one below; positions that are counted know the beginning."""
+        if self.config.encoding not in (*RELATIVE, "none") and reading.reach.positions == "onward":
+            return None
+        return self.config.layers * (reading.reach.memory + reading.segment)
 
     @torch.no_grad()
     def projected(self, memory: Memory) -> ProjectedMemory:
@@ -161,29 +157,9 @@ class TransformerXL(nn.Module):
         return memory, later
 
     def _check(self, memory: Memory, tokens: Tensor) -> None:
-        """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
-        config, rows = self.config, memory.rows[0]
+        config = self.config
         row = (2, config.heads, config.head_width) if isinstance(memory, ProjectedMemory) else (config.width,)
-        found = {tuple(layer.shape[2:]) for layer in memory.rows}
-        if len(memory.rows) != config.layers or found != {row}:
-            raise InputError(
-                f"this model's memory has {config.layers} layers of rows {row}; found {len(memory.rows)} of "
-                f"{sorted(found)}; begin with model.start()"
-            )
-        if memory.lanes != len(tokens):
-            raise InputError(
-                f"the memory has {memory.lanes} lanes and the tokens {len(tokens)}; "
-                "start as many lanes as you read, or use memory.select() and join()"
-            )
-        kind = self.vocabulary.tables[0].dtype
-        home = self.vocabulary.tables[0].device
-        if not rows.device == tokens.device == home or (
-            rows.dtype != kind and not torch.is_autocast_enabled(rows.device.type)
-        ):
-            raise InputError(
-                f"the memory is {rows.dtype} on {rows.device}, the model {kind} on {home}, the tokens on "
-                f"{tokens.device}; use .to(device), or begin with model.start()"
-            )
+        self._check_memory(memory, tokens, config.layers, row)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """What must hold before a run begins: that its parts belong together, and that nothing will stop it later."""
 
 from segue.checkpoint import Bundle, Translator
+from segue.config import XLConfig
 from segue.errors import TrainingError
 from segue.recipe import Recipe, TranslationRecipe
 from segue.text.corpus import Corpus
@@ -64,6 +65,8 @@ def _check_language(recipe: Recipe, corpus: Corpus) -> None:
     Lanes(corpus.stream("train"), train.lanes).segment(0, train.segment)  # is there enough text?
     if train.validate_every:
         corpus.stream("valid")
+    if not isinstance(model, XLConfig):
+        return
     limited = model.encoding in ("learned", "per-layer")
     if limited and (train.positions == "onward" or train.segment > model.table):
         raise TrainingError(

@@ -18,7 +18,8 @@ from segue.checkpoint import Bundle, write_bundle
 from segue.config import Reading
 from segue.infer.evaluate import Score, evaluate
 from segue.nn.footprint import training_flops
-from segue.nn.xl import TransformerXL
+from segue.nn.language import LanguageModel
+from segue.nn.models import build_language_model
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment
@@ -29,7 +30,7 @@ from segue.training.state import State, fresh_state
 
 @dataclass(frozen=True, eq=False)
 class LanguageTask:
-    """A Transformer-XL and a corpus."""
+    """A language model and a corpus."""
 
     recipe: Recipe
     corpus: Corpus
@@ -39,7 +40,7 @@ class LanguageTask:
         """The beginning of a run, from nothing or from the weights of a model."""
         train = self.recipe.train
         torch.manual_seed(train.seed)
-        built = TransformerXL(self.recipe.model)
+        built = build_language_model(self.recipe.model)
         if model is not None:
             built.load_state_dict(model.state_dict())
         state = fresh_state(built.to(self.device), train)
@@ -101,8 +102,8 @@ def _lane(first: int, row: int) -> str:
     return f"lane {first + row}"
 
 
-def _reader(state: State) -> TransformerXL:
-    assert isinstance(state.model, TransformerXL)
+def _reader(state: State) -> LanguageModel:
+    assert isinstance(state.model, LanguageModel)
     return state.model
 
 

@@ -40,7 +40,7 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     matrices = {
         name
         for name, weight in named.items()
-        if weight.dim() == 2 and any(room in name for room in ("blocks.", "encoder.", "decoder."))
+        if weight.dim() == 2 and any(room in name for room in ("blocks.", "cells.", "encoder.", "decoder."))
     }
     return [
         Muon([named[name] for name in sorted(matrices)], train.rate, decay=decay),

@@ -29,7 +29,7 @@ from segue.checkpoint import (
 )
 from segue.config import Settings
 from segue.errors import BundleError, SegueError
-from segue.nn.memory import StateMemory
+from segue.nn.memory import Memory
 from segue.recipe import Schedule
 from segue.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
 
@@ -56,9 +56,7 @@ class State:
 
     model: nn.Module
     optimizers: list[Optimizer]
-    memories: list[StateMemory] = field(
-        default_factory=list
-    )  # of a language model: one for each chunk of lanes
+    memories: list[Memory] = field(default_factory=list)  # of a language model: one for each chunk of lanes
     counters: Counters = field(default_factory=Counters)
 
     def count(self, **changes: Any) -> None:
@@ -127,9 +125,11 @@ def _restored(folder: Path, state: State) -> State:
     tensors = read_tensors(folder / TENSORS)
     restore_optimizers(state.model, state.optimizers, _below(tensors, "optimizer/"))
     state.memories = [
-        StateMemory.from_tensors(
+        type(memory)
+        .from_tensors(
             {name: value.clone() for name, value in _below(tensors, f"memory/{chunk}/").items()}, memory.reach
-        ).to(device)
+        )
+        .to(device)
         for chunk, memory in enumerate(state.memories)
     ]
     state.counters = Counters(**read_json(folder / COUNTERS))

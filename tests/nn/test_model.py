@@ -109,10 +109,10 @@ def test_where_documents_and_padding_are_not_used_no_lane_has_a_mask_of_its_own(
 
     lengths, device = torch.tensor([4, 4]), torch.device("cpu")
     plain = sight(Passage(2, 3), 4, lengths, None, device)
-    assert plain.foreign is None
+    assert plain.unseen(slice(0, 3), slice(0, 7)) is None
     assert plain.mask(device).shape == (3, 7)
     ragged = sight(Passage(2, 3), 4, torch.tensor([4, 1]), None, device)
-    assert ragged.foreign is not None
+    assert ragged.unseen(slice(0, 3), slice(0, 7)) is not None
     assert ragged.mask(device).shape == (2, 1, 3, 7)
 
 

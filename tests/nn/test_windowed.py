@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from segue.config import Reach
 from segue.nn import windowed
 from segue.nn.attention import Attention
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
-from support import shape
+from support import build, shape
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,10 @@ def sights(draw: st.DrawFn) -> tuple[int, Sight]:
     if draw(st.booleans()):
         seen = Sight(held=size, size=size, causal=False)
         held = 0
-    if draw(st.booleans()):
+    if draw(st.booleans()) and seen.causal:
+        own = torch.randint(0, 2, (lanes, size), dtype=torch.int64).cumsum(dim=1)
+        seen = replace(seen, documents=torch.cat([torch.randint(-1, 1, (lanes, held)), own], dim=1))
+    elif draw(st.booleans()):
         foreign = torch.rand(lanes, 1, size, held + size) < 0.4
         foreign[..., torch.arange(size), held + torch.arange(size)] = False  # a query sees itself
         seen = replace(seen, foreign=foreign)
@@ -75,25 +81,59 @@ def test_it_equals_the_textbook(data: st.DataObject) -> None:
     assert_close(results(fast=True), results(fast=False))
 
 
-def test_a_short_span_makes_nothing_of_the_size_of_queries_times_keys() -> None:
-    """Windowed attention is linear in the segment: nothing larger than a few queries times span + a few is made."""
-    size, span, largest = 60, 4, 0
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation makes, inside written-out backward passes too; views make nothing."""
 
-    class Watch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            result = function(*args, **(kwargs or {}))
-            if isinstance(result, Tensor) and result._base is None:
-                largest = max(largest, result.numel())
-            return result
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
 
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and not function.is_view:
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+def largest_made(length: int, memory: int, *, span: int | None = 5, **changes: object) -> int:
+    """By reading and learning, with documents that begin within the segment."""
+    model = build(shape(width=4, heads=1, inner=4, vocab=3, **changes)).train()
+    tokens = torch.arange(2 * length).view(2, length) % 3
+    reach = Reach(memory=memory, span=span)
+    _, past = model(tokens[:, : max(1, memory)], model.start(lanes=2, reach=reach))
+    starts = torch.zeros(2, length, dtype=torch.bool)
+    starts[0, length // 2] = starts[1, 7] = True
+    windowed.KEPT.__dict__.clear()  # room that was made before would not be seen
+    with Largest() as largest:
+        hidden, _ = model(tokens, past, starts=starts)
+        model.nats(hidden, tokens).sum().backward()
+    return largest.elements
+
+
+@pytest.mark.parametrize("changes", [{}, {"encoding": "shaw"}, {"attention_dropout": 0.1}], ids=str)
+@pytest.mark.parametrize("memory", [0, 4])
+def test_a_short_span_makes_attention_linear(memory: int, changes: dict[str, object]) -> None:
+    """No tensor anywhere has as many elements as there are pairs of tokens: twice the text, twice the room."""
+    short, long = (largest_made(length, memory, **changes) for length in (100, 200))
+    assert long < 2.1 * short
+    assert long < 200 * 200 / 4
+
+
+def test_without_a_span_pairs_are_counted() -> None:
+    """That the counting sees what it should: the textbook's weights are as many as pairs."""
+    assert largest_made(100, 0, span=None, attention_dropout=0.1) >= 2 * 100 * 100
+
+
+def test_a_few_at_a_time_the_textbook_gives_the_same() -> None:
     attention = Attention(shape(width=8, heads=2)).double()
-    relation = Relation(random(size, 2, 4), random(2, 4), random(2, 4))
-    keys_values = random(2, size, 1, 2, 4)
-    with Watch():
-        attention(random(size, 1, 8), keys_values, relation, Sight(0, size, span)).sum().backward()
-    assert largest <= 2 * size * 8  # keys and values themselves are the largest there is
-    assert largest < size * size
+    documents = torch.tensor([[-1, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2], [0] * 11])
+    for span in (1, 4, 30):
+        seen = Sight(3, 8, span, documents)
+        relation = Relation(random(9, 2, 4), random(2, 4), random(2, 4), random(9, 2))
+        query, keys_values = random(8, 2, 2, 4), random(2, 11, 2, 2, 4)
+        few = attention._in_windows(query, keys_values, relation, seen)
+        assert_close(few, attention.textbook(query, keys_values, relation, seen))
 
 
 def test_dropping_weights_goes_by_the_textbook() -> None:

@@ -1,0 +1,167 @@
+"""Relative effective context length (RECL): how much context each model of a group makes use of.
+
+How much a longer context helps cannot be compared between a good model and a bad one, which has more to gain. So all of
+a group are measured against the best of them. With l_i(c, t) the nats of model i at position t given the last c tokens:
+
+    b(c, t)    = min_i l_i(c, t)
+    f_i(c, c') = mean of min(b(c, t), l_i(c', t)) over the share r of positions where b(c, t) is highest
+    g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)
+
+From c, try c' = c + Δ. If g_i < 0.01, the answer for model i is c; else go on from c'.
+Letters: P positions, B of them read side by side.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from torch import Tensor
+
+from segue.config import Reading, Settings
+from segue.errors import InputError
+from segue.infer.evaluate import Report, silent
+from segue.nn.language import LanguageModel
+from segue.text.corpus import Stream
+
+GAIN = 0.01
+"""Of perplexity: less does not count."""
+
+AT_ONCE = 2**14
+"""Tokens that are read side by side."""
+
+Losses = Callable[[str, int], Tensor]
+"""l_i(c, ·): from a model's name and a context to the nats (P,) of all positions."""
+
+
+class Plan(Settings):
+    """What is tried, and where."""
+
+    step: PositiveInt = 100  # Δ, and the first context; the paper does not say, and this fits its table
+    longest: PositiveInt = 1000  # context that is tried
+    positions: PositiveInt = 2000
+    shares: tuple[float, ...] = (0.1, 0.5, 1.0)  # r
+    seed: NonNegativeInt = 0  # of the positions
+    gain: float = Field(GAIN, gt=0)
+
+    @model_validator(mode="after")
+    def _something_can_be_tried(self) -> "Plan":
+        if self.longest < 2 * self.step:
+            raise ValueError(
+                f"contexts of {self.step} and {2 * self.step} are compared first; longest is {self.longest}"
+            )
+        if not all(0 < share <= 1 for share in self.shares):
+            raise ValueError(f"shares should lie between 0 and 1; found {list(self.shares)}")
+        return self
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What was found."""
+
+    lengths: dict[str, tuple[int, ...]]  # of each model, for each share
+    curves: dict[str, dict[int, float]]  # of each model, mean nats by context
+    unbounded: tuple[str, ...]  # models that still gained at the longest context
+    positions: int
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A model of the group, and how it is read."""
+
+    model: LanguageModel
+    reading: Reading
+
+    @property
+    def window(self) -> int | None:
+        """What it sees at most, without memory: one segment."""
+        return None if self.reading.reach.memory else self.reading.segment
+
+
+def relative_lengths(
+    group: Mapping[str, Member], stream: Stream, plan: Plan, report: Report = silent
+) -> Lengths:
+    """The RECL of every model of the group on a text."""
+    places = choose_places(stream, plan)
+    known: dict[str, dict[int, float]] = {name: {} for name in group}
+
+    @cache
+    def losses(name: str, context: int) -> Tensor:
+        member = group[name]
+        limit = context if member.window is None else min(context, member.window)
+        nats = context_losses(member, stream, places, limit, told=f"{name} with {context:,}", report=report)
+        known[name][context] = float(nats.mean())
+        return nats
+
+    found, unbounded = {}, []
+    for name, member in group.items():
+        lengths = [effective_length(losses, list(group), name, share, plan) for share in plan.shares]
+        if max(lengths) + plan.step > plan.longest:
+            unbounded.append(name)
+        found[name] = tuple(min(length, member.window or length) for length in lengths)
+    return Lengths(found, known, tuple(unbounded), len(places))
+
+
+def effective_length(losses: Losses, names: Sequence[str], name: str, share: float, plan: Plan) -> int:
+    """The search for one model of a group and one share of the hardest positions."""
+    context = plan.step
+    while context + plan.step <= plan.longest:
+        best = torch.stack([losses(other, context) for other in names]).amin(dim=0)
+        hardest = best.topk(max(1, round(share * len(best)))).indices
+        before = best[hardest].mean().exp()  # f_i(c, c): no model is better than the best
+        after = torch.minimum(best, losses(name, context + plan.step))[hardest].mean().exp()
+        if float((before - after) / before) < plan.gain:
+            break
+        context += plan.step
+    return context
+
+
+def choose_places(stream: Stream, plan: Plan) -> Tensor:
+    """(P,) Positions with the longest context before them in their own document, drawn without repetition."""
+    ends = np.append(stream.starts[1:], len(stream.ids))
+    room = np.maximum(0, ends - stream.starts - plan.longest)
+    total = int(room.sum())
+    if not total:
+        raise InputError(
+            f"the text is shorter than the context: its longest document has {int((ends - stream.starts).max()):,} "
+            f"tokens, and {plan.longest:,} of context need one more; give more text, or a shorter --longest"
+        )
+    draw = np.random.default_rng(plan.seed)
+    chosen = np.sort(draw.choice(total, size=min(plan.positions, total), replace=False))
+    before = np.cumsum(room)
+    document = np.searchsorted(before, chosen, side="right")
+    inside = chosen - (before - room)[document]
+    return torch.from_numpy(stream.starts[document] + plan.longest + inside)
+
+
+@torch.no_grad()
+def context_losses(
+    member: Member,
+    stream: Stream,
+    places: Tensor,
+    context: int,
+    *,
+    told: str = "",
+    report: Report = silent,
+) -> Tensor:
+    """(P,) The nats of the tokens at the places, each given the `context` tokens before it and nothing else."""
+    model, reach = member.model, member.reading.reach
+    found = []
+    for some in places.split(max(1, AT_ONCE // context)):
+        columns = some[:, None] - context + torch.arange(context + 1)
+        tokens = torch.from_numpy(stream.ids[columns.numpy()].astype(np.int64)).to(model.device)
+        memory = model.projected(model.start(lanes=len(some), reach=reach))
+        for piece in _ending_whole(tokens[:, :-1], member.reading.segment):
+            hidden, memory = model(piece, memory)
+        found.append(model.nats(hidden[:, -1], tokens[:, -1]).double().cpu())
+        report(told, sum(map(len, found)), len(places))
+    return torch.cat(found)
+
+
+def _ending_whole(tokens: Tensor, segment: int) -> Sequence[Tensor]:
+    """In segments, the last one whole: so the last token sees as much as a reader ever sees."""
+    first = tokens.size(1) % segment
+    whole = tokens[:, first:].split(segment, dim=1) if tokens.size(1) > first else ()
+    return (tokens[:, :first], *whole) if first else whole

@@ -1,0 +1,88 @@
+"""What every language model answers to, whatever it is made of: reading a segment turns one memory into the next.
+
+    hidden, memory = model(tokens, memory)
+
+Letters: B lanes, T tokens in the segment, C width, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from segue.config import Reach, Reading, RecurrentConfig, XLConfig
+from segue.errors import InputError
+from segue.nn.memory import Memory
+from segue.nn.vocab import Vocabulary
+
+
+class LanguageModel(nn.Module):
+    """A causal model between the two ends of a vocabulary."""
+
+    config: XLConfig | RecurrentConfig
+    vocabulary: Vocabulary
+
+    @property
+    def device(self) -> torch.device:
+        home: torch.device = self.vocabulary.tables[0].device
+        return home
+
+    def start(self, *, lanes: int = 1, reach: Reach) -> Memory:
+        """The memory of lanes that have read nothing yet."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        *,
+        starts: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with."""
+        raise NotImplementedError
+
+    def projected(self, memory: Memory) -> Memory:
+        """The same memory in the form that is fastest to read on with while the weights stand still."""
+        return memory
+
+    def looks_back(self, reading: Reading) -> int | None:
+        """How many tokens back a hidden state may depend on; None if all the way to the beginning."""
+        raise NotImplementedError
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The surprise of each target, in nats, unreduced."""
+        return self.vocabulary.nats(hidden, targets)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(B, T, V) The log-probabilities of every token."""
+        return self.vocabulary.logprobs(hidden)
+
+    def check(self, tokens: Tensor) -> None:
+        """Refuse token ids that the vocabulary does not have; call it where data enters."""
+        self.vocabulary.check(tokens)
+
+    def _check_memory(self, memory: Memory, tokens: Tensor, layers: int, row: tuple[int, ...]) -> None:
+        """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
+        rows, found = memory.rows[0], {tuple(layer.shape[2:]) for layer in memory.rows}
+        if len(memory.rows) != layers or found != {row}:
+            raise InputError(
+                f"this model's memory has {layers} layers of rows {row}; found {len(memory.rows)} of "
+                f"{sorted(found)}; begin with model.start()"
+            )
+        if memory.lanes != len(tokens):
+            raise InputError(
+                f"the memory has {memory.lanes} lanes and the tokens {len(tokens)}; "
+                "start as many lanes as you read, or use memory.select() and join()"
+            )
+        kind, home = self.vocabulary.tables[0].dtype, self.device
+        if not rows.device == tokens.device == home or (
+            rows.dtype != kind and not torch.is_autocast_enabled(rows.device.type)
+        ):
+            raise InputError(
+                f"the memory is {rows.dtype} on {rows.device}, the model {kind} on {home}, the tokens on "
+                f"{tokens.device}; use .to(device), or begin with model.start()"
+            )
+
+
+def check_lanes(lanes: int) -> None:
+    if lanes < 1:
+        raise InputError(f"lanes should be 1 or more; found {lanes}")

@@ -1,0 +1,166 @@
+"""RNN, LSTM and GRU language models: their state is a memory like any other.
+
+    hidden, memory = model(tokens, memory)
+
+Letters: B lanes, T tokens in the segment, N layers, K states of a layer (2 of an LSTM, else 1), C width, R runs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from segue.config import Reach, Reading, RecurrentConfig
+from segue.errors import InputError
+from segue.nn.language import LanguageModel, check_lanes
+from segue.nn.memory import CellMemory, Memory
+from segue.nn.passage import HOST, Passage, checked_passage
+from segue.nn.vocab import Vocabulary
+from segue.nn.xl import initialise
+
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+STATES = {"rnn": 1, "gru": 1, "lstm": 2}
+"""K"""
+
+States = tuple[Tensor, ...]
+"""K tensors (N, B, C): hidden states, and of an LSTM its cells."""
+
+
+class RecurrentModel(LanguageModel):
+    """A causal language model whose past is one state a layer, carried from token to token."""
+
+    config: RecurrentConfig
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config)
+        self.cells = build_cells(config.cell, config.width, config.width, config.layers, config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        initialise(self, config.width**-0.5)
+        self.cells.reset_parameters()
+        if config.cell == "lstm":
+            _open_forget_gates(self.cells)
+
+    def start(self, *, lanes: int = 1, reach: Reach) -> CellMemory:
+        """The memory of lanes that have read nothing yet: zeros."""
+        check_lanes(lanes)
+        if reach.clamp is not None or reach.span is not None:
+            raise InputError(
+                "clamp and span limit how far attention looks back, and a recurrent model has none; "
+                "leave them out, or use memory=0 to read isolated segments"
+            )
+        shape = lanes, min(1, reach.memory), STATES[self.config.cell], self.config.width
+        empty = self.vocabulary.tables[0].new_zeros(shape)
+        nothing = torch.zeros(lanes, dtype=torch.int64, device=HOST)
+        return CellMemory((empty,) * self.config.layers, nothing, nothing, reach)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        *,
+        starts: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, CellMemory]:
+        """Read a segment (B, T): its hidden states (B, T, C), zero in padding, and the memory to read on with."""
+        passage = checked_passage(tokens, starts, lengths)
+        row = STATES[self.config.cell], self.config.width
+        self._check_memory(memory, tokens, self.config.layers, row)
+        assert isinstance(memory, CellMemory)
+        entering = self.dropout(self.vocabulary.embed(tokens))
+        hidden, after = run(self.cells, entering, tuple(s.detach() for s in memory.states), passage)
+        return self.dropout(hidden), memory.advanced(after, passage)
+
+    def looks_back(self, reading: Reading) -> int | None:
+        """A state that is carried on forgets nothing for certain."""
+        return None if reading.reach.memory else reading.segment
+
+
+def build_cells(cell: str, entering: int, width: int, layers: int, dropout: float) -> nn.RNNBase:
+    """Torch's recurrent layers one above the other. (With a single layer, dropout between layers is a warning.)"""
+    return CELLS[cell](entering, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+
+
+@torch.no_grad()
+def _open_forget_gates(cells: nn.RNNBase) -> None:
+    """A bias of one: an LSTM that begins by remembering learns what to forget (Jozefowicz 2015)."""
+    for layer in range(cells.num_layers):
+        bias: Tensor = getattr(cells, f"bias_hh_l{layer}")
+        bias[cells.hidden_size : 2 * cells.hidden_size] = 1.0
+
+
+def run(cells: nn.RNNBase, entering: Tensor, states: States, passage: Passage) -> tuple[Tensor, States]:
+    """All outputs (B, T, C), zero in padding, and each lane's states behind its own last token.
+
+    Where documents begin or lanes end inside the segment, each document's part of it is a run of its own, and all
+    runs are read side by side.
+    """
+    if passage.starts is None and passage.lengths is None:
+        outputs, after = cells(entering, _as_torch(states))
+        return outputs, _as_tuple(after)
+    runs = _runs(passage)
+    if not len(runs.lane):
+        return entering.new_zeros(*entering.shape[:2], cells.hidden_size), states
+    return _run_apart(cells, entering, states, runs)
+
+
+class _Runs(NamedTuple):
+    """Parts of lanes that are read without a break, in the order of lanes and time; on the host."""
+
+    lane: Tensor  # (R,)
+    begin: Tensor  # (R,)
+    end: Tensor  # (R,)
+    fresh: Tensor  # (R,) a document begins here
+    last: Tensor  # (R,) nothing follows in its lane
+
+
+def _runs(passage: Passage) -> _Runs:
+    """Every lane is cut where documents begin; padding belongs to none, and a lane of padding alone has none."""
+    cuts = torch.zeros(passage.lanes, passage.size, dtype=torch.bool, device=HOST)
+    if passage.starts is not None:
+        cuts |= passage.starts
+    fresh = cuts[:, 0].clone()
+    cuts[:, 0] = passage.counts > 0
+    lane, begin = cuts.nonzero(as_tuple=True)
+    last = torch.ones_like(lane, dtype=torch.bool)
+    last[:-1] = lane[1:] != lane[:-1]
+    following = torch.cat([begin[1:], begin.new_zeros(1)])
+    end = torch.where(last, passage.counts[lane], following)
+    return _Runs(lane, begin, end, (begin > 0) | fresh[lane], last)
+
+
+def _run_apart(cells: nn.RNNBase, entering: Tensor, states: States, runs: _Runs) -> tuple[Tensor, States]:
+    device, lengths = entering.device, runs.end - runs.begin
+    steps = torch.arange(int(lengths.max()), device=HOST)
+    inside = steps < lengths[:, None]
+    places = (runs.begin[:, None] + steps).masked_fill(~inside, 0).to(device)
+    lane, inside = runs.lane.to(device), inside.to(device)
+    packed = pack_padded_sequence(
+        entering[lane[:, None], places], lengths, batch_first=True, enforce_sorted=False
+    )
+    carried = (~runs.fresh).to(device)[:, None]
+    before = tuple(state[:, lane] * carried for state in states)
+    found, after = cells(packed, _as_torch(before))
+    padded, _ = pad_packed_sequence(found, batch_first=True)
+    outputs = padded.new_zeros(*entering.shape[:2], cells.hidden_size)
+    outputs[lane[:, None].expand_as(places)[inside], places[inside]] = padded[inside]
+    newest = runs.last.to(device)
+    kept = (
+        state.index_copy(1, lane[newest], new[:, newest])
+        for state, new in zip(states, _as_tuple(after), strict=True)
+    )
+    return outputs, tuple(kept)
+
+
+def _as_torch(states: States) -> Tensor | States:
+    """An LSTM wants its two states in a tuple, the others their one without; each in one piece."""
+    whole = tuple(state.contiguous() for state in states)
+    return whole if len(whole) > 1 else whole[0]
+
+
+def _as_tuple(states: Tensor | States) -> States:
+    return states if isinstance(states, tuple) else (states,)
