@@ -149,12 +149,10 @@ def tell(results: Results) -> list[Block]:
 
 
 def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdict:
-    gain = mean(right) - mean(left)
-    return Verdict(
-        claim,
-        lower(left, right),
-        f"{said(left)} against {said(right)} bits per byte, {gain:+.3f}; {with_seeds(left)}",
-    )
+    saved = mean(right) - mean(left)
+    change = f"{abs(saved):.3f} {'saved' if saved > 0 else 'lost'}"
+    because = f"{said(left)} against {said(right)} bits per byte, {change}; {with_seeds(left)}"
+    return Verdict(claim, lower(left, right), because)
 
 
 def _line(row: Results, theirs: Results) -> list[str]:

@@ -124,7 +124,15 @@ def tell(results: Results) -> list[Block]:
 def _table(table: Results, ours: list[Results]) -> Table:
     here = [row for row in ours if row["data"] == table["data"] and _score(row, table["unit"]) is not None]
     rows = [
-        [row["model"], f"{row['score']:g}", "published, not run", row.get("parameters", "–"), "–", "–", "–"]
+        [
+            row["model"],
+            _published(row["score"], table["unit"]),
+            "published, not run",
+            row.get("parameters", "–"),
+            "–",
+            "–",
+            "–",
+        ]
         for row in table["rows"]
     ]
     rows += [[row["model"], f"{_score(row, table['unit']):.3f}", *_beside(row)] for row in here]
@@ -137,6 +145,13 @@ def _table(table: Results, ours: list[Results]) -> Table:
         rows,
         f"{table['data']}, {table['unit']}; {reach}. Published: {'; '.join(source(key) for key in sources)}.",
     )
+
+
+def _published(score: float, unit: str) -> str:
+    """With the digits that were published."""
+    if unit != "bits per character":
+        return f"{score:.1f}"
+    return f"{score:.2f}" if round(score, 2) == score else f"{score:.3f}"
 
 
 def _score(row: Results, unit: str) -> float | None:
@@ -154,7 +169,7 @@ def _beside(row: Results) -> list[str]:
         "ours, small scale",
         f"{row['parameters']:,}",
         f"{row['training bytes']:,.0f}",
-        f"{row['cpu hours']:.2f}",
+        f"{row['cpu hours']:.3f}",
         f"{row['scored tokens']:,}",
     ]
 
