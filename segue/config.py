@@ -221,13 +221,17 @@ class EncoderConfig(LayersConfig):
 
 
 class Reach(Settings):
-    """How far back reading goes. A memory carries it along."""
+    """How far back reading goes. A memory carries it along.
+
+    Positions that restart in every segment while memory is carried are refused, unless they are asked for by the name
+    of what they do: `confused` is for the experiment that shows it.
+    """
 
     memory: NonNegativeInt  # states kept for each layer and lane
     clamp: PositiveInt | None = None  # farther distances count as this one
     span: PositiveInt | None = None  # a query sees this many keys, itself included
     initial: Literal["empty", "zeros"] = "empty"  # zeros: a full memory of zeros, which is attended to
-    positions: Literal["onward", "restart"] = "onward"  # of absolute encodings, from segment to segment
+    positions: Literal["onward", "restart", "confused"] = "onward"  # of absolute encodings, over the seams
 
     @model_validator(mode="after")
     def _segments_can_be_told_apart(self) -> Self:

@@ -68,7 +68,7 @@ class TrainConfig(Schedule):
     loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
     documents: bool = True  # memory ends where a document does
     initial: Literal["empty", "zeros"] = "empty"  # as in Reach
-    positions: Literal["onward", "restart"] = "onward"  # as in Reach
+    positions: Literal["onward", "restart", "confused"] = "onward"  # as in Reach
     validate_tokens: PositiveInt = 100_000
 
     @model_validator(mode="after")

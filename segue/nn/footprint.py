@@ -1,12 +1,18 @@
 """What a model weighs, found by building and running it on the meta device: nothing is allocated.
 
+Besides, for what does run: how much autograd keeps of it, and the largest tensor that it makes.
+
 Letters: B lanes, T tokens in the segment, M states in memory, N layers, C width, H heads, D head width.
 """
 
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from segue.config import (
     RELATIVE,
@@ -99,6 +105,17 @@ def kept_bytes(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
 
 
 def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
+    # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
+    body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
+    with torch.device("meta"):
+        model = build_language_model(body)
+    memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
+    tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
+    return kept_for_backward(lambda: model(tokens, memory), model.parameters())
+
+
+def kept_for_backward(run: Callable[[], object], besides: Iterable[Tensor]) -> int:
+    """Bytes that autograd keeps of what is run, until its backward pass; weights and inputs aside."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -106,14 +123,23 @@ def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int
         kept[storage._cdata] = storage.nbytes()
         return tensor
 
-    # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
-    body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
-    with torch.device("meta"):
-        model = build_language_model(body)
-    memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
-    tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden, _ = model(tokens, memory)
-    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    del hidden  # alive until here: what it keeps must not be freed and counted again
-    return sum(size for storage, size in kept.items() if storage not in weights)
+        result = run()
+    aside = {tensor.untyped_storage()._cdata for tensor in besides}
+    del result  # alive until here: what it keeps must not be freed and counted again
+    return sum(size for storage, size in kept.items() if storage not in aside)
+
+
+class Largest(TorchDispatchMode):
+    """Watches for the largest tensor that any operation makes, in backward passes too; a view makes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            sizes = (tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, Tensor))
+            self.elements = max(self.elements, *sizes, 0)
+        return made

@@ -162,7 +162,7 @@ class TransformerXL(LanguageModel):
         """(B, T) Where each token stands in its document; for encodings that ask."""
         if self.config.encoding in (*RELATIVE, "none"):
             return torch.empty(0, 0, device=HOST)
-        restarting = memory.reach.positions == "restart"
+        restarting = memory.reach.positions != "onward"
         places = positions(passage, torch.zeros_like(memory.seen) if restarting else memory.seen)
         check_places(places, self.config)
         return places

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from segue.config import Reach
 from segue.nn import scratch, windowed
 from segue.nn.attention import Attention
+from segue.nn.footprint import Largest
 from segue.nn.passage import Sight
 from segue.nn.positions import Relation
 from support import build, shape
@@ -80,21 +79,6 @@ def test_it_equals_the_textbook(data: st.DataObject) -> None:
         return out, torch.autograd.grad((out * weight).sum(), given, materialize_grads=True)
 
     assert_close(results(fast=True), results(fast=False))
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation makes, inside written-out backward passes too; views make nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        made = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor) and not function.is_view:
-                self.elements = max(self.elements, tensor.numel())
-        return made
 
 
 def largest_made(length: int, memory: int, *, span: int | None = 5, **changes: object) -> int:

@@ -1,0 +1,127 @@
+"""Kinds of layers, and what one of them costs: products, memory, steps that must wait, paths between tokens.
+
+A layer is what the table of "Attention Is All You Need" compares: attention alone, without the projections around it.
+Letters: n tokens, d width, k kernel, r window.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from segue.nn.footprint import Largest, kept_for_backward
+from segue.nn.passage import Sight
+from segue.nn.windowed import attend
+
+KERNEL, WINDOW = 5, 64
+
+
+class Attending(nn.Module):
+    """Causal self-attention with one head; with a span, restricted to so many keys."""
+
+    def __init__(self, width: int, span: int | None = None) -> None:
+        super().__init__()
+        self.scale, self.span = width**-0.5, span
+
+    def forward(self, states: Tensor) -> Tensor:
+        query = states[:, None, None]
+        sight = Sight(0, len(states), self.span)
+        return attend(query, torch.stack([query, query]), None, sight, self.scale)[:, 0, 0]
+
+
+class Recurring(nn.Module):
+    """A plain recurrent layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cells = nn.RNN(width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        outputs: Tensor = self.cells(states[:, None])[0][:, 0]
+        return outputs
+
+
+class Convolving(nn.Module):
+    """A causal convolution."""
+
+    def __init__(self, width: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.before = (KERNEL - 1) * dilation
+        self.layer = nn.Conv1d(width, width, KERNEL, dilation=dilation)
+
+    def forward(self, states: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(F.pad(states.T[None], (self.before, 0)))[0].T
+        return outputs
+
+
+Build = Callable[[int], nn.Module]
+"""A layer of a given width: from (n, d) to (n, d)."""
+
+LAYERS: dict[str, Build] = {
+    "self-attention": Attending,
+    "recurrent": Recurring,
+    "convolution": Convolving,
+    "restricted attention": partial(Attending, span=WINDOW),
+}
+
+
+def costs(build: Build, length: int, width: int) -> dict[str, int]:
+    """Products of a forward pass, bytes kept for the backward pass, and elements of the largest tensor of both."""
+    layer, states = build(width), torch.randn(length, width, requires_grad=True)
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        layer(states.detach())
+    with Largest() as watched:
+        layer(states).sum().backward()
+    return {
+        "products": counted.get_total_flops() // 2,
+        "kept": kept_for_backward(partial(layer, states), [states, *layer.parameters()]),
+        "largest": watched.elements,
+    }
+
+
+def waiting(build: Build, length: int) -> int:
+    """The longest chain of operations of which each must wait for the one before."""
+    out = build(4)(torch.randn(length, 4, requires_grad=True)).sum()
+    depth: dict[Any, int] = {}
+    stack: list[tuple[Any, bool]] = [(out.grad_fn, False)]
+    while stack:
+        node, ready = stack.pop()
+        before = [other for other, _ in node.next_functions if other is not None]
+        if ready:
+            depth[node] = 1 + max((depth[other] for other in before), default=0)
+        elif node not in depth:
+            stack.append((node, True))
+            stack.extend((other, False) for other in before if other not in depth)
+    return depth[out.grad_fn]
+
+
+def layers_between(layer: Callable[[int], nn.Module], length: int) -> int:
+    """How many layers, one above the other, it takes until the last output knows of the first input.
+
+    `layer` makes the one that has so many below it.
+    """
+    states = torch.randn(length, 4, requires_grad=True)
+    hidden, count = states, 0
+    while count <= length:
+        hidden, count = layer(count)(hidden), count + 1
+        (gradient,) = torch.autograd.grad(hidden[-1].sum(), states, retain_graph=True)
+        if gradient[0].any():
+            return count
+    return count
+
+
+SHORT = 8
+"""A window that is short against the lengths for which paths are found."""
+
+PATHS: dict[str, Callable[[int], int]] = {
+    "self-attention": partial(layers_between, lambda _: Attending(4)),
+    "recurrent": lambda length: length,  # every step between is one
+    "convolution": partial(layers_between, lambda _: Convolving(4)),
+    "dilated convolution": partial(layers_between, lambda above: Convolving(4, KERNEL**above)),
+    "restricted attention": partial(layers_between, lambda _: Attending(4, SHORT)),
+}
+"""How far apart the first of n inputs and the last output are."""

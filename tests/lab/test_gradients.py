@@ -1,0 +1,46 @@
+"""Gradients by distance: what is measured is the Jacobian's norm, and what is known of RNNs shows."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from segue.config import Reach, RecurrentConfig
+from segue.lab import gradients
+from segue.nn.recurrent import RecurrentModel
+from support import VOCAB, some_tokens
+
+
+def test_norms_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "DIRECTIONS", 4000)
+    torch.manual_seed(0)
+    model = RecurrentModel(RecurrentConfig(vocab=6, width=4, cell="gru", layers=1, tied=False)).double()
+    found = gradients.norms(model, lanes=1, length=6, seed=0)
+    entering = model.vocabulary.embed(torch.arange(6)[None]).detach()
+
+    def last(states: torch.Tensor) -> torch.Tensor:
+        return model.cells(states)[0][0, -1]
+
+    whole = torch.autograd.functional.jacobian(last, entering)[:, 0]  # (C, T, C)
+    by_distance = whole.square().sum(dim=(0, 2)).sqrt().flip(0) / math.sqrt(4)
+    assert found == pytest.approx(by_distance.tolist(), rel=0.1)
+
+
+def test_a_linear_recurrence_multiplies_by_its_scale() -> None:
+    """With a radius so small that tanh is straight, each step multiplies by it."""
+    found = gradients.norms(gradients._rnn(0, 0.5), gradients.LANES, gradients.LENGTH, 0)
+    assert gradients.factor(found) == pytest.approx(0.5, rel=0.1)
+    assert (
+        gradients.factor(gradients.norms(gradients._rnn(0, 2.0), gradients.LANES, gradients.LENGTH, 0)) > 1.1
+    )
+
+
+def test_an_id_for_every_place_reads_the_same() -> None:
+    torch.manual_seed(0)
+    model = RecurrentModel(RecurrentConfig(vocab=VOCAB, width=6)).double().eval()
+    tokens = some_tokens(2, 7)
+    apart = gradients.by_place(model, tokens)
+    memory = model.start(lanes=2, reach=Reach(memory=1))
+    hidden, _ = apart(torch.arange(14).view(2, 7), memory)
+    assert_close(hidden, model(tokens, memory)[0])
