@@ -17,7 +17,7 @@ from segue.cli import (
     training,
     translating,
 )
-from segue.errors import SegueError
+from segue.errors import OtherRankError, SegueError
 
 app = typer.Typer(
     name="segue",
@@ -55,6 +55,8 @@ def main() -> None:
     """Exit 0 if it worked, 1 with one line if the user can put it right, 2 if the call made no sense."""
     try:
         app()
+    except OtherRankError:
+        sys.exit(1)
     except SegueError as error:
         print(f"segue: {error}", file=sys.stderr)
         sys.exit(1)
