@@ -200,9 +200,12 @@ class Group(Ranks):
     def settle(self) -> None:
         self.together(lambda: _saved(self._saving))
 
-    def lost(self) -> SegueError:
-        """Who does not answer any more, found out over the store, which is nobody's connection to anybody."""
-        store, grace = dist.distributed_c10d._get_default_store(), min(30.0, self._timeout)
+    def lost(self, *, late: bool) -> SegueError:
+        """Who does not answer any more, found out over the store, which is nobody's connection to anybody.
+
+        Ranks that waited in vain find out one after the other; those whose connection broke, all at once.
+        """
+        store, grace = dist.distributed_c10d._get_default_store(), min(30.0, self._timeout) if late else 1.0
         store.set(f"segue/heard/{self.rank}", "")
         heard, end = {self.rank}, time.monotonic() + grace
         while len(heard) < self.size and time.monotonic() < end:
@@ -262,7 +265,7 @@ def joined() -> Iterator[Ranks]:
         yield group
     except (RuntimeError, dist.DistError) as error:
         if LOST.search(str(error)):
-            raise group.lost() from error
+            raise group.lost(late="timed out" in str(error).lower()) from error
         raise
     finally:
         _joined.clear()
@@ -296,16 +299,22 @@ def _launched() -> bool:
 
 def _join() -> Group:
     timeout = _checked_environment()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    patience = timedelta(seconds=timeout)
+    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        meeting = dist.TCPStore(host, port, size, opens, patience, multi_tenant=True)
+        # ranks that are started again may meet in the same store, where those before them left their addresses
+        store = dist.PrefixStore(f"segue/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", meeting)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+        return Group(timeout)
     except (RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error):
+            raise _said(f"port {port} of {host} is in use; choose another with --master-port") from None
         reason = str(error).splitlines()[0]
-        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        if "address already in use" in str(error).lower() or "EADDRINUSE" in str(error):
-            raise ConfigError(f"{place} is in use already; choose another port (--master-port)") from None
-        raise _said(f"the ranks did not find each other at {place}: {reason}") from None
-    return Group(timeout)
+        raise _said(f"the ranks did not find each other at {host}:{port}: {reason}") from None
 
 
 def _checked_environment() -> float:

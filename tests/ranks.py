@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from torch.distributed import TCPStore
 
 LONGEST = 100
 """Seconds after which a test has hung."""
+
+GRACE = 10
+"""Seconds for the other ranks to end after one has failed."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,23 @@ def on_ranks(
             )  # of forks beside threads; the store's is harmless
             process.start()
         processes.append(process)
-    for process in processes:
-        process.join(LONGEST)
-        if process.is_alive():
-            process.kill()
+    _wait(processes)
     return [
         Ended(process.exitcode or 0, (folder / f"said-{rank}").read_text())
         for rank, process in enumerate(processes)
     ]
+
+
+def _wait(processes: Sequence[BaseProcess]) -> None:
+    """As torchrun does: if one fails, the others are given a little time and ended."""
+    end = time.monotonic() + LONGEST
+    while any(process.is_alive() for process in processes) and time.monotonic() < end:
+        time.sleep(0.02)
+        if any(process.exitcode for process in processes):
+            end = min(end, time.monotonic() + GRACE)
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def succeeded(ended: list[Ended]) -> None:

@@ -1,6 +1,7 @@
 """The command line. One file per verb; each imports what is heavy only when it runs."""
 
 import sys
+import time
 
 import typer
 
@@ -56,6 +57,7 @@ def main() -> None:
     try:
         app()
     except OtherRankError:
+        time.sleep(1)  # torchrun ends all ranks as soon as one has ended: let the one speak that has to
         sys.exit(1)
     except SegueError as error:
         print(f"segue: {error}", file=sys.stderr)

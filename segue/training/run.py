@@ -155,7 +155,8 @@ def resume(
 
         recipe, opened = ranks.together(opened_again)
         _check_agreement(recipe, opened, ranks)
-        ranks.check_same("list of checkpoints (the folder of a run must be shared)", checkpoints(run))
+        newest = [folder.name for folder in checkpoints(run)[-1:]]
+        ranks.check_same("newest checkpoint (is the folder shared?)", newest)
         device = device or str(told()["device"])
         task = _task(recipe, opened, device, ranks)
         warnings: list[str] = []
