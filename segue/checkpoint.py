@@ -67,7 +67,7 @@ class Bundle:
 
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
-        _save(path, lambda folder: write_bundle(folder, self))
+        _save(path, self.model, lambda folder: describe_bundle(folder, self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Translator:
 
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""
-        _save(path, lambda folder: write_translator(folder, self))
+        _save(path, self.model, lambda folder: describe_translator(folder, self))
 
 
 def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq | RecurrentSeq2Seq:
@@ -90,33 +90,32 @@ def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq 
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else RecurrentSeq2Seq(config)
 
 
-def write_bundle(folder: Path, bundle: Bundle) -> None:
-    """The files of a bundle, into a folder that is not yet in its place."""
+def describe_bundle(folder: Path, bundle: Bundle) -> None:
+    """The files of a bundle but for its weights, into a folder that is not yet in its place."""
     config = BundleConfig(model=bundle.model.config, reading=bundle.reading)
     write_json(folder / CONFIG, config.model_dump(mode="json"))
-    write_tensors(folder / WEIGHTS, dict(bundle.model.state_dict()))
     if bundle.tokenizer is not None:
         (folder / TOKENIZER).write_text(bundle.tokenizer.json(), encoding="utf-8")
 
 
-def write_translator(folder: Path, translator: Translator) -> None:
-    """The files of a translator's bundle."""
+def describe_translator(folder: Path, translator: Translator) -> None:
+    """The files of a translator's bundle but for its weights."""
     config = TranslatorConfig(
         model=translator.model.config, translating=translator.translating, lower=translator.lower
     )
     write_json(folder / CONFIG, config.model_dump(mode="json"))
-    write_tensors(folder / WEIGHTS, dict(translator.model.state_dict()))
     (folder / TOKENIZER).write_text(translator.target.json(), encoding="utf-8")
     if translator.model.config.source_vocab:
         (folder / SOURCE_TOKENIZER).write_text(translator.source.json(), encoding="utf-8")
 
 
-def _save(path: Path | str, write: Callable[[Path], None]) -> None:
+def _save(path: Path | str, model: nn.Module, write: Callable[[Path], None]) -> None:
     target = Path(path).absolute()
     if target.exists() and not (target / CONFIG).is_file():
         raise BundleError(f"{target} exists and is no bundle; nothing was overwritten: choose another name")
     with whole_folder(target) as folder:
         write(folder)
+        write_tensors(folder / WEIGHTS, dict(model.state_dict()))
         seal(folder)
 
 

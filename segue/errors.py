@@ -27,3 +27,7 @@ class SourceError(SegueError):
 
 class TrainingError(SegueError):
     """A run that cannot begin, go on or be resumed."""
+
+
+class OtherRankError(SegueError):
+    """What went wrong on all ranks at once, or on another one: the first of them says it, this one keeps quiet."""

@@ -1,6 +1,7 @@
 """The command line. One file per verb; each imports what is heavy only when it runs."""
 
 import sys
+import time
 
 import typer
 
@@ -20,7 +21,7 @@ from segue.cli import (
     training,
     translating,
 )
-from segue.errors import SegueError
+from segue.errors import OtherRankError, SegueError
 
 app = typer.Typer(
     name="segue",
@@ -61,6 +62,9 @@ def main() -> None:
     """Exit 0 if it worked, 1 with one line if the user can put it right, 2 if the call made no sense."""
     try:
         app()
+    except OtherRankError:
+        time.sleep(1)  # torchrun ends all ranks as soon as one has ended: let the one speak that has to
+        sys.exit(1)
     except SegueError as error:
         print(f"segue: {error}", file=sys.stderr)
         sys.exit(1)

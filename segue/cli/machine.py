@@ -16,9 +16,10 @@ def use(threads: int, device: str) -> None:
     """Set the threads, and refuse a device that is not there."""
     import torch
 
+    from segue.distributed import neighbours
     from segue.errors import InputError
 
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // neighbours()))
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -62,24 +62,24 @@ def train(
     Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
     to the last bit. A finished run is extended by --resume RUN --set train.steps=…
     """
-    use(threads, device or "cpu")
+    from segue.distributed import joined, local_device
     from segue.training import run as runs
 
     stop = _stop_on_signals()
     changes = list(change or []) + ([] if seed is None else [f"train.seed={seed}"])
-    with Progress("tokens") as progress:
+    with joined() as ranks, Progress("tokens") as progress:
+        place = local_device(device or "cpu")
+        ranks.together(lambda: use(threads, place))
         if resume is not None:
-            watch = _Watch(progress, device or "cpu")
+            watch = _Watch(progress, place)
             runs.resume(resume, changes=changes, data=data, device=device, watch=watch, interrupted=stop)
             folder = resume
         else:
-            if recipe is None or data is None:
-                raise ConfigError(
-                    "what to train, and on what? segue train PRESET --data DIR, or --resume RUN"
-                )
-            chosen, bundle = _recipe(recipe, changes, data, begin_with)
+            chosen, bundle = ranks.together(lambda: _recipe(recipe, changes, data, begin_with))
+            assert recipe is not None
+            assert data is not None
             folder = output or Path("runs") / Path(recipe).stem
-            watch = _Watch(progress, device or "cpu")
+            watch = _Watch(progress, place)
             runs.train(
                 chosen,
                 data,
@@ -90,6 +90,8 @@ def train(
                 watch=watch,
                 interrupted=stop,
             )
+        if not ranks.first:
+            return
     if watch.reason == "interrupted":
         typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
         raise typer.Exit(1)
@@ -103,7 +105,7 @@ def _vectors(path: Path | None) -> "Vectors | None":
 
 
 def _recipe(
-    name: str, changes: list[str], data: Path, begin_with: Path | None
+    name: str | None, changes: list[str], data: Path | None, begin_with: Path | None
 ) -> "tuple[Recipe | TranslationRecipe, Bundle | Translator | None]":
     """The recipe as changed; a vocabulary that it leaves open is the data's, a model given is the bundle's."""
     from segue.checkpoint import load, load_translator
@@ -113,6 +115,8 @@ def _recipe(
     from segue.text.corpus import open_corpus
     from segue.text.pairs import open_pairs
 
+    if name is None or data is None:
+        raise ConfigError("what to train, and on what? segue train PRESET --data DIR, or --resume RUN")
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )

@@ -32,6 +32,7 @@ class Lanes:
     stream: Stream
     lanes: int
     documents: bool = True  # mark where they begin, so that nothing is seen across
+    some: range | None = None  # only these of the lanes are read
 
     def __post_init__(self) -> None:
         if len(self.stream.ids) // self.lanes < 2:
@@ -45,14 +46,15 @@ class Lanes:
         return len(self.stream.ids) // self.lanes
 
     def segment(self, position: int, length: int) -> Segment:
-        """The next `length` tokens of every lane after the first `position`."""
+        """The next `length` tokens of each lane after the first `position`."""
         size = len(self.stream.ids)
         if length > self.epoch:
             raise InputError(
                 f"a segment of {length} tokens is longer than a lane of {self.epoch}; "
                 "use shorter segments, fewer lanes or more text"
             )
-        begins = (np.arange(self.lanes) * size // self.lanes + position) % size
+        read = np.array(range(self.lanes) if self.some is None else self.some)
+        begins = (read * size // self.lanes + position) % size
         places = (begins[:, None] + np.arange(length + 1)) % size
         tokens = torch.from_numpy(self.stream.ids[places].astype(np.int64))
         starts = torch.from_numpy(self.stream.begins(places[:, :-1])) if self.documents else None

@@ -60,6 +60,24 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
         opened.split("valid")
 
 
+def check_dealt(recipe: Recipe | TranslationRecipe, ranks: int) -> None:
+    """Every rank gets as many whole lanes as every other, in as many chunks."""
+    if isinstance(recipe, TranslationRecipe) or not recipe.train.lanes // recipe.train.accumulate % ranks:
+        return
+    lanes, accumulate = recipe.train.lanes, recipe.train.accumulate
+    fitting = [count for count in range(1, lanes + 1) if not lanes // accumulate % count]
+    near = [
+        max(count for count in fitting if count < ranks),
+        *[count for count in fitting if count > ranks][:1],
+    ]
+    chunks = f" in {accumulate} chunks" if accumulate > 1 else ""
+    more = accumulate * ranks * (lanes // (accumulate * ranks) + 1)
+    raise TrainingError(
+        f"{lanes} lanes{chunks} cannot be dealt to {ranks} ranks; start {' or '.join(map(str, near))} ranks, "
+        f"or use --set train.lanes={more}"
+    )
+
+
 def _check_language(recipe: Recipe, corpus: Corpus) -> None:
     train, model = recipe.train, recipe.model
     Lanes(corpus.stream("train"), train.lanes).segment(0, train.segment)  # is there enough text?

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from segue.checkpoint import Bundle, write_bundle
+from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
+from segue.distributed import ALONE, Ranks, sum_gradients
 from segue.infer.evaluate import Score, evaluate
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
@@ -35,6 +36,7 @@ class LanguageTask:
     recipe: Recipe
     corpus: Corpus
     device: torch.device
+    ranks: Ranks = ALONE
 
     def fresh(self, model: nn.Module | None = None) -> State:
         """The beginning of a run, from nothing or from the weights of a model."""
@@ -43,8 +45,8 @@ class LanguageTask:
         built = build_language_model(self.recipe.model)
         if model is not None:
             built.load_state_dict(model.state_dict())
-        state = fresh_state(built.to(self.device), train)
-        lanes = train.lanes // train.accumulate
+        state = fresh_state(Objective(built.to(self.device)), train, self.ranks)
+        lanes = train.lanes // train.accumulate // self.ranks.size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
         return state
 
@@ -57,16 +59,19 @@ class LanguageTask:
         }
 
     def parts(self, state: State) -> Iterator[Part]:
-        """One segment of every lane, some lanes at a time."""
-        train, objective = self.recipe.train, Objective(_reader(state))
-        lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents)
+        """One segment of every lane that is this rank's, some lanes at a time."""
+        train, own = self.recipe.train, self.ranks.share(self.recipe.train.lanes)
+        lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents, own)
         segment = lanes.segment(state.counters.position, train.segment)
         for chunk, some in enumerate(_chunks(segment, train.accumulate)):
+            sum_gradients(state.trained, chunk + 1 == train.accumulate)
             with self._precision():
-                nats, memory = objective(some, state.memories[chunk])
+                nats, memory = state.trained(some, state.memories[chunk])
             counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
-            loss = counted.float().mean() / train.accumulate
-            yield Part(loss, counted, partial(_lane, chunk * len(nats)))
+            exact = counted.to(torch.promote_types(counted.dtype, torch.float32))
+            yield Part(
+                exact.mean() / train.accumulate, counted, partial(_lane, own.start + chunk * len(nats))
+            )
             state.memories[chunk] = memory
         state.count(position=state.counters.position + train.segment)
 
@@ -95,7 +100,7 @@ class LanguageTask:
         }
 
     def write(self, folder: Path, state: State) -> None:
-        write_bundle(folder, Bundle(_reader(state), self.recipe.reading, self.corpus.tokenizer))
+        describe_bundle(folder, Bundle(_reader(state), self.recipe.reading, self.corpus.tokenizer))
 
 
 def _lane(first: int, row: int) -> str:

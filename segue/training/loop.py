@@ -3,6 +3,7 @@
 What is learned, and from what, is a task's: a language model from lanes, a translator from pairs.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ import torch
 from torch import Tensor
 
 from segue.checkpoint import checkpoints
-from segue.errors import TrainingError
+from segue.distributed import ALONE, Ranks
 from segue.recipe import Schedule
 from segue.training.optim import rate_at, set_rate
 from segue.training.state import State, save_state
+
+REASONS = ("", "minutes", "plateau", "interrupted")
+"""Why a run stops before its last step, from the weakest to the strongest."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Training:
     task: Task
     state: State
     interrupted: Callable[[], bool] = lambda: False
+    ranks: Ranks = ALONE
 
     def events(self) -> Iterator[Event]:
         """Train to the end, telling what happens. Whoever stops listening stops the training."""
@@ -69,6 +74,8 @@ class Training:
         reason = ""
         told = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.begin()}
         yield Event("begin", state.counters.step, told)
+        if self.ranks.size > 1:
+            self._rehearse()
         while state.counters.step < schedule.steps:
             loss = self._step()
             seconds = time.monotonic() - begin
@@ -77,12 +84,13 @@ class Training:
             yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, schedule), "seconds": seconds})
             if _due(step, schedule.validate_every):
                 yield self._validate()
-            reason = self._stop_reason(seconds)
+            reason = REASONS[self.ranks.highest(REASONS.index(self._stop_reason(seconds)))]
             if reason:
                 break
             if _due(step, schedule.save_every) or state.counters.best_step == step:
                 yield self._save()
         yield self._save()
+        self.ranks.settle()
         ended = {"reason": reason or "steps", "seconds": state.counters.seconds}
         yield Event("done", state.counters.step, ended)
 
@@ -94,28 +102,40 @@ class Training:
             return "plateau"
         return "minutes" if minutes is not None and seconds >= 60 * minutes else ""
 
+    def _rehearse(self) -> None:
+        """A step that leaves no trace.
+
+        Torch settles in the first step how it cuts gradients into pieces to add them up, and so in which order: a
+        resumed run must have settled it too before its first step, or its last bits would differ.
+        """
+        state = self.state
+        counters, memories = state.counters, list(state.memories)
+        with torch.random.fork_rng():
+            for part in self.task.parts(state):
+                part.loss.backward()
+        for optimizer in state.optimizers:
+            optimizer.zero_grad()
+        state.counters, state.memories = counters, memories
+
     def _step(self) -> float:
         """One update of the weights; nats per token."""
-        state, total = self.state, 0.0
+        state, total, trouble = self.state, 0.0, ""
         for part in self.task.parts(state):
-            self._check_finite(part)
+            trouble = trouble or _infinite(part)
             part.loss.backward()
             total += part.loss.item()
+        total = self.ranks.mean(total)
+        if not math.isfinite(total):
+            row = next(filter(None, self.ranks.gathered(trouble)))
+            raise self.ranks.error(self._not_finite(f"the loss of {row} is not finite at"))
         norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip)
         if not norm.isfinite():
-            raise TrainingError(self._not_finite("the gradient is not finite at"))
+            raise self.ranks.error(self._not_finite("the gradient is not finite at"))
         set_rate(state.optimizers, rate_at(state.counters.step, self.schedule))
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         return total
-
-    def _check_finite(self, part: Part) -> None:
-        if part.loss.isfinite():
-            return
-        whole = part.nats.detach().isfinite().all(dim=1)
-        row = part.rows(int((~whole).nonzero()[0]))
-        raise TrainingError(self._not_finite(f"the loss of {row} is not finite at"))
 
     def _not_finite(self, what: str) -> str:
         kept = checkpoints(self.run)
@@ -125,7 +145,7 @@ class Training:
     def _validate(self) -> Event:
         state = self.state
         state.model.eval()
-        found = self.task.validate(state)
+        found = self.ranks.gathered(self.task.validate(state))[0]
         state.model.train()
         worth, counters = found.pop("worth"), state.counters
         if counters.best is None or worth < counters.best:
@@ -135,8 +155,16 @@ class Training:
         return Event("valid", counters.step, found)
 
     def _save(self) -> Event:
-        target = save_state(self.run, self.state, self.schedule.keep, self.task.write)
+        target = save_state(self.run, self.state, self.schedule.keep, self.task.write, self.ranks)
         return Event("saved", self.state.counters.step, {"checkpoint": str(target)})
+
+
+def _infinite(part: Part) -> str:
+    """The row whose loss is not finite, if there is one."""
+    if part.loss.isfinite():
+        return ""
+    whole = part.nats.detach().isfinite().all(dim=1)
+    return part.rows(int((~whole).nonzero()[0]))
 
 
 def _due(step: int, every: int) -> bool:

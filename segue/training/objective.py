@@ -2,8 +2,11 @@
 
 from torch import Tensor, nn
 
+from segue.infer.translate import Batch
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
+from segue.nn.seq2seq import Seq2Seq
 from segue.text.lanes import Segment
 
 
@@ -21,3 +24,20 @@ class Objective(nn.Module):
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
         )
         return self.model.nats(hidden, segment.targets.to(device)), after
+
+
+class PairObjective(nn.Module):
+    """The surprise of a batch of translations."""
+
+    def __init__(self, model: Seq2Seq | RecurrentSeq2Seq, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, batch: Batch) -> Tensor:
+        """(B, T) Nats against the smoothed target; zero in padding."""
+        model, device = self.model, self.model.vocabulary.tables[0].device
+        memory = model.start(batch.source.to(device), batch.source_lengths)
+        hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
+        targets = batch.targets.to(device)
+        nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
+        return nats.masked_fill(targets < 0, 0)

@@ -17,17 +17,18 @@ import torch
 
 import segue
 from segue.checkpoint import Bundle, Translator, checkpoints, read_json, write_json
+from segue.distributed import Ranks, joined, launch, local_device, restarted
 from segue.errors import TrainingError
 from segue.interop.vectors import Vectors
 from segue.recipe import Recipe, TranslationRecipe, read_recipe, recipe_of, recipe_toml, with_changes
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
-from segue.training.checks import check_feasible, check_fit
+from segue.training.checks import check_dealt, check_feasible, check_fit
 from segue.training.embedding import put_vectors
 from segue.training.language import LanguageTask
 from segue.training.log import Log
 from segue.training.loop import Event, Training
-from segue.training.state import load_state, save_state
+from segue.training.state import State, load_state, save_state
 from segue.training.translation import TranslationTask
 
 EXTENDABLE = ("steps", "minutes", "patience", "validate_every", "validate_tokens", "save_every", "keep")
@@ -55,29 +56,73 @@ def train(
 
     A language model learns from a corpus, a translator from pairs; `segue.load_translator` reads the latter. `vectors`
     are words from elsewhere for its embedding to begin with; with `train.frozen` they stay as they are.
+    Under torchrun all ranks call it, and go on with the run if torchrun had to start them again.
     """
-    run, opened = Path(run), _opened(recipe, data)
-    if run.exists():
+    run = Path(run)
+    with joined() as ranks:
+        if ranks.agreed(lambda: _begun(run)):
+            return resume(run, data=data, device=device, watch=watch, interrupted=interrupted)
+
+        def checked() -> Corpus | PairSet:
+            opened = _opened(recipe, data)
+            check_fit(recipe, opened, begin_with)
+            check_feasible(recipe, opened, device)
+            check_dealt(recipe, ranks.size)
+            return opened
+
+        opened = ranks.together(checked)
+        _check_agreement(recipe, opened, ranks)
+        task = _task(recipe, opened, device, ranks)
+        state = task.fresh(None if begin_with is None else begin_with.model)
+        if vectors is not None:
+            watch(Event("note", 0, {"text": _entered(ranks, state, vectors, opened)}))
+        ranks.agreed(lambda: _make(run, recipe, _circumstances(opened, device, ranks)))
+        ranks.together(lambda: _check_shared(run))
+        if begin_with or vectors:
+            # a run that is killed before its first checkpoint must not begin from nothing
+            save_state(run, state, recipe.train.keep, task.write, ranks)
+            ranks.settle()
+        _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+    return run
+
+
+def _entered(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
+    """Put the vectors into the embedding, and tell how many symbols they were for."""
+    tokenizer = opened.source if isinstance(opened, PairSet) else opened.tokenizer
+    found = ranks.together(lambda: put_vectors(state.model, vectors, tokenizer))
+    return f"{found:,} of {tokenizer.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
+
+
+def _begun(run: Path) -> bool:
+    """Whether this launch of several ranks has begun the run already, and was started again since."""
+    if not run.exists():
+        return False
+    whole = (run / "run.json").is_file()
+    if whole and (restarted() or (launch() and read_json(run / "run.json").get("launch") == launch())):
+        return True
+    if whole or not restarted():
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
-    task = _task(recipe, opened, device)
-    check_fit(recipe, opened, begin_with)
-    check_feasible(recipe, opened, device)
-    state = task.fresh(None if begin_with is None else begin_with.model)
-    if vectors is not None:
-        entering = opened.source if isinstance(opened, PairSet) else opened.tokenizer
-        found = put_vectors(state.model, vectors, entering)
-        text = f"{found:,} of {entering.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
-        watch(Event("note", 0, {"text": text}))
+    return False
+
+
+def _make(run: Path, recipe: Recipe | TranslationRecipe, circumstances: dict[str, Any]) -> None:
     try:
-        run.mkdir(parents=True)
+        run.mkdir(parents=True, exist_ok=restarted())
     except OSError as error:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
     (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
-    write_json(run / "run.json", _circumstances(opened, device))
-    if begin_with or vectors:  # a run that is killed before its first checkpoint must not begin from nothing
-        save_state(run, state, recipe.train.keep, task.write)
-    _watched(Training(recipe.train, run, task, state, interrupted), watch)
-    return run
+    write_json(run / "run.json", circumstances)
+
+
+def _check_agreement(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, ranks: Ranks) -> None:
+    ranks.check_same("recipe", recipe.model_dump_json())
+    ranks.check_same("data", opened.header.checksums)
+    ranks.check_same("version of segue or torch", (segue.__version__, torch.__version__))
+
+
+def _check_shared(run: Path) -> None:
+    if not (run / "run.json").is_file():
+        raise TrainingError(f"{run} is not here; the folder of a run must be one that all machines share")
 
 
 def _opened(recipe: Recipe | TranslationRecipe, data: Path | str) -> Corpus | PairSet:
@@ -85,13 +130,14 @@ def _opened(recipe: Recipe | TranslationRecipe, data: Path | str) -> Corpus | Pa
 
 
 def _task(
-    recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str
+    recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str, ranks: Ranks
 ) -> LanguageTask | TranslationTask:
+    place = torch.device(local_device(device))
     if isinstance(recipe, Recipe):
         assert isinstance(opened, Corpus)
-        return LanguageTask(recipe, opened, torch.device(device))
+        return LanguageTask(recipe, opened, place, ranks)
     assert isinstance(opened, PairSet)
-    return TranslationTask(recipe, opened, torch.device(device))
+    return TranslationTask(recipe, opened, place, ranks)
 
 
 def resume(
@@ -105,40 +151,61 @@ def resume(
 ) -> Path:
     """Go on with a run from its newest whole checkpoint, as if it had never stopped."""
     run = Path(run)
-    if not (run / "recipe.toml").is_file():
-        raise TrainingError(
-            f"{run} is no run (it has no recipe.toml); start one: segue train PRESET --data DIR -o {run}"
-        )
-    recipe = _extended(run, changes)
-    told = read_json(run / "run.json")
-    device = device or str(told["device"])
-    opened = _opened(recipe, data or told["data"])
-    if opened.header.checksums != told["checksums"]:
-        raise TrainingError(
-            f"{opened.folder} is not the corpus that {run} was trained on; give that one with --data"
-        )
-    warnings: list[str] = []
-    if device != told["device"]:
-        warnings.append(f"on {device} now and on {told['device']} before: the last bits will differ")
-    task = _task(recipe, opened, device)
-    if checkpoints(run):
-        state = load_state(run, task.fresh, warnings)
-    else:  # it was killed before it could save: begin again
-        state = task.fresh()
-        warnings.append(f"{run} has no checkpoint yet; beginning again")
-    if told["threads"] != torch.get_num_threads():
-        warnings.append(
-            f"{torch.get_num_threads()} threads now and {told['threads']} before: "
-            "the last bits will differ from an uninterrupted run"
-        )
-    for warning in warnings:
-        watch(Event("warning", state.counters.step, {"text": warning}))
-    (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
-    _watched(Training(recipe.train, run, task, state, interrupted), watch)
+    with joined() as ranks:
+
+        def opened_again() -> tuple[Recipe | TranslationRecipe, Corpus | PairSet]:
+            recipe = _extended(run, changes)
+            opened = _opened(recipe, data or told()["data"])
+            if opened.header.checksums != told()["checksums"]:
+                raise TrainingError(
+                    f"{opened.folder} is not the corpus that {run} was trained on; give that one with --data"
+                )
+            check_dealt(recipe, ranks.size)
+            return recipe, opened
+
+        def told() -> dict[str, Any]:
+            return read_json(run / "run.json")
+
+        recipe, opened = ranks.together(opened_again)
+        _check_agreement(recipe, opened, ranks)
+        newest = [folder.name for folder in checkpoints(run)[-1:]]
+        ranks.check_same("newest checkpoint (is the folder shared?)", newest)
+        device = device or str(told()["device"])
+        task = _task(recipe, opened, device, ranks)
+        warnings: list[str] = []
+        if checkpoints(run):
+            state = load_state(run, task.fresh, warnings, ranks)
+        else:  # it was killed before it could save: begin again
+            state = task.fresh()
+            warnings.append(f"{run} has no checkpoint yet; beginning again")
+        warnings += _changed(told(), _circumstances(opened, device, ranks))
+        if ranks.first:
+            for warning in warnings:
+                watch(Event("warning", state.counters.step, {"text": warning}))
+            (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
+        _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
 
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What will show in the last bits."""
+    found = []
+    if now["device"] != before["device"]:
+        found.append(f"on {now['device']} now and on {before['device']} before: the last bits will differ")
+    for name in ("threads", "ranks"):
+        if now[name] != before.get(name, 1):
+            found.append(
+                f"{now[name]} {name} now and {before.get(name, 1)} before: "
+                "the last bits will differ from an uninterrupted run"
+            )
+    return found
+
+
 def _watched(training: Training, watch: Watch) -> None:
+    if not training.ranks.first:
+        for _ in training.events():
+            pass
+        return
     with Log(training.run, training.state.counters.step) as log:
         for event in training.events():
             log.write(event)
@@ -146,6 +213,10 @@ def _watched(training: Training, watch: Watch) -> None:
 
 
 def _extended(run: Path, changes: Sequence[str]) -> Recipe | TranslationRecipe:
+    if not (run / "recipe.toml").is_file():
+        raise TrainingError(
+            f"{run} is no run (it has no recipe.toml); start one: segue train PRESET --data DIR -o {run}"
+        )
     values = read_recipe(run / "recipe.toml")
     before, after = recipe_of(values), recipe_of(with_changes(values, changes))
     fixed = dict.fromkeys(EXTENDABLE)
@@ -158,7 +229,7 @@ def _extended(run: Path, changes: Sequence[str]) -> Recipe | TranslationRecipe:
     return after
 
 
-def _circumstances(opened: Corpus | PairSet, device: str) -> dict[str, Any]:
+def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[str, Any]:
     return {
         "segue": segue.__version__,
         "torch": torch.__version__,
@@ -166,6 +237,8 @@ def _circumstances(opened: Corpus | PairSet, device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
+        "ranks": ranks.size,
+        "launch": launch(),
         "device": device,
         "data": str(opened.folder.absolute()),
         "checksums": opened.header.checksums,

@@ -1,11 +1,17 @@
 """Everything that a run is in the middle of: weights, optimizers, memories, places, random numbers.
 
-Saved as safetensors and JSON beside the model's bundle, so a checkpoint is a bundle and more.
+Saved as safetensors and JSON beside the model's bundle, so a checkpoint is a bundle and more:
+
+    training.safetensors      what the optimizers remember; of one process, also what follows
+    lanes-00000.safetensors   of several ranks, each one's memories and random numbers
+
+Memories are numbered in the order of their lanes, over all ranks, so that any number of ranks can share them out.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ from segue.checkpoint import (
     write_tensors,
 )
 from segue.config import Settings
+from segue.distributed import ALONE, Ranks
 from segue.errors import BundleError, SegueError
 from segue.nn.memory import Memory
 from segue.recipe import Schedule
@@ -57,6 +64,7 @@ class State:
 
     model: nn.Module
     optimizers: list[Optimizer]
+    trained: nn.Module  # what a step calls: the model's objective, as it is spread over ranks
     memories: list[Memory] = field(default_factory=list)  # of a language model: one for each chunk of lanes
     counters: Counters = field(default_factory=Counters)
 
@@ -64,83 +72,142 @@ class State:
         self.counters = self.counters.model_copy(update=changes)
 
 
-def fresh_state(model: nn.Module, schedule: Schedule) -> State:
+def fresh_state(objective: nn.Module, schedule: Schedule, ranks: Ranks) -> State:
     """The beginning of a run, with what the optimizers begin with."""
+    model = objective.model
+    assert isinstance(model, nn.Module)
     if schedule.frozen:
         for table in entrance(model).tables:
             table.requires_grad_(False)
-    return State(model.train(), build_optimizers(model, schedule))
+    trained = ranks.spread(objective.train())
+    ranks.seed(schedule.seed)
+    return State(model, build_optimizers(model, schedule), trained)
 
 
-def save_state(run: Path, state: State, keep: int, write: Callable[[Path, State], None]) -> Path:
-    """Write a checkpoint, and remove those that are neither the best nor among the newest."""
-    target = run / CHECKPOINTS / f"step-{state.counters.step:08d}"
-    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving
-        shutil.rmtree(leftover)
-    if target.exists():  # resumed here, and nothing has happened since
+def save_state(
+    run: Path, state: State, keep: int, write: Callable[[Path, State], None], ranks: Ranks = ALONE
+) -> Path:
+    """Write a checkpoint, and remove those that are neither the best nor among the newest.
+
+    Of several ranks, each writes its part while training goes on; the checkpoint is there when the last has.
+    """
+    target, counters = run / CHECKPOINTS / f"step-{state.counters.step:08d}", state.counters
+    parts = target.with_name(f".{target.name}.parts")
+    ranks.settle()
+    if ranks.agreed(lambda: _cleared(run, target, parts if ranks.size > 1 else None)):
         return target
-    with whole_folder(target) as folder:
-        write(folder, state)
-        write_tensors(folder / TENSORS, _tensors(state))
-        write_json(folder / COUNTERS, state.counters.model_dump(mode="json"))
-        seal(folder)
-    best = f"step-{state.counters.best_step or 0:08d}"
-    for old in checkpoints(run)[:-keep]:
-        if old.name != best and old != target:
-            shutil.rmtree(old)
+    weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
+    optimizers = {
+        f"optimizer/{name}": value for name, value in optimizer_tensors(state.model, state.optimizers).items()
+    }
+
+    def finish() -> None:
+        with whole_folder(target) as folder:
+            write(folder, state)
+            if ranks.size == 1:
+                write_tensors(folder / WEIGHTS, weights)
+                write_tensors(folder / TENSORS, {**optimizers, **own})
+            else:
+                for file in parts.iterdir():
+                    file.rename(folder / file.name)
+                parts.rmdir()
+            write_json(folder / COUNTERS, counters.model_dump(mode="json"))
+            seal(folder)
+        best = f"step-{counters.best_step or 0:08d}"
+        for old in checkpoints(run)[:-keep]:
+            if old.name != best and old != target:
+                shutil.rmtree(old)
+
+    def alongside() -> None:
+        write_tensors(parts / f"lanes-{ranks.rank:05d}.safetensors", own)
+
+    ranks.save(parts, {WEIGHTS: weights, TENSORS: optimizers}, alongside, finish)
     return target
 
 
-def load_state(run: Path, fresh: Callable[[], State], warnings: list[str]) -> State:
+def _cleared(run: Path, target: Path, parts: Path | None) -> bool:
+    """Whether the checkpoint is there already: resumed from it, and nothing has happened since."""
+    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving
+        shutil.rmtree(leftover)
+    if parts is not None and not target.exists():
+        parts.mkdir(parents=True)
+    return target.exists()
+
+
+def load_state(run: Path, fresh: Callable[[], State], warnings: list[str], ranks: Ranks = ALONE) -> State:
     """The newest checkpoint that is whole. Damaged ones are passed over, and `warnings` told why."""
     for folder in reversed(checkpoints(run)):
         try:
-            verify(folder)
-            return _restored(folder, fresh())
+            ranks.agreed(partial(verify, folder))
+            return ranks.together(partial(_restored, folder, fresh(), ranks))
         except SegueError as error:
             warnings.append(f"passing over a damaged checkpoint: {error}")
-            aside = folder.with_name(f"damaged-{folder.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
+            ranks.agreed(partial(_set_aside, folder))
     raise BundleError(f"{run} has no whole checkpoint to go on from; start it again")
 
 
-def _tensors(state: State) -> dict[str, Tensor]:
-    tensors = {
-        f"optimizer/{name}": value for name, value in optimizer_tensors(state.model, state.optimizers).items()
-    }
-    for chunk, memory in enumerate(state.memories):
+def _set_aside(folder: Path) -> None:
+    aside = folder.with_name(f"damaged-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+
+
+def _own_tensors(state: State, ranks: Ranks) -> dict[str, Tensor]:
+    """What is this rank's and no other's."""
+    tensors: dict[str, Tensor] = {}
+    for chunk, memory in enumerate(state.memories, start=ranks.rank * len(state.memories)):
         tensors |= {f"memory/{chunk}/{name}": value for name, value in memory.tensors().items()}
-    tensors["random/cpu"] = torch.get_rng_state()
+    tensors[_random("cpu", ranks)] = torch.get_rng_state()
     device = _device(state.model)
     if device.type == "cuda":
-        tensors["random/cuda"] = torch.cuda.get_rng_state(device)
+        tensors[_random("cuda", ranks)] = torch.cuda.get_rng_state(device)
     return tensors
+
+
+def _random(device: str, ranks: Ranks) -> str:
+    return f"random/{device}" if ranks.first else f"random/{device}/{ranks.rank}"
 
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _restored(folder: Path, state: State) -> State:
+def _restored(folder: Path, state: State, ranks: Ranks) -> State:
     """A fresh state as the checkpoint says."""
     device = _device(state.model)
     state.model.load_state_dict(read_tensors(folder / WEIGHTS))
-    tensors = read_tensors(folder / TENSORS)
+    tensors: dict[str, Tensor] = {}
+    for file in folder.glob("*.safetensors"):
+        tensors |= {} if file.name == WEIGHTS else read_tensors(file)
     restore_optimizers(state.model, state.optimizers, _below(tensors, "optimizer/"))
-    state.memories = [
-        type(memory)
-        .from_tensors(
-            {name: value.clone() for name, value in _below(tensors, f"memory/{chunk}/").items()}, memory.reach
-        )
-        .to(device)
-        for chunk, memory in enumerate(state.memories)
-    ]
+    if state.memories:
+        state.memories = [memory.to(device) for memory in _dealt(tensors, state.memories, ranks)]
     state.counters = Counters(**read_json(folder / COUNTERS))
-    torch.set_rng_state(tensors["random/cpu"])
-    if "random/cuda" in tensors and device.type == "cuda":
-        torch.cuda.set_rng_state(tensors["random/cuda"], device)
+    if _random("cpu", ranks) in tensors:
+        torch.set_rng_state(tensors[_random("cpu", ranks)])
+    else:  # there were fewer ranks before
+        ranks.seed(torch.initial_seed(), state.counters.step)
+    if _random("cuda", ranks) in tensors and device.type == "cuda":
+        torch.cuda.set_rng_state(tensors[_random("cuda", ranks)], device)
     return state
+
+
+def _dealt(tensors: dict[str, Tensor], fresh: list[Memory], ranks: Ranks) -> Iterator[Memory]:
+    """The memories of this rank's lanes, in place of fresh ones, however many ranks there were before."""
+    pieces: list[Memory] = []
+    while below := _below(tensors, f"memory/{len(pieces)}/"):
+        pieces.append(type(fresh[0]).from_tensors(below, fresh[0].reach))
+    if sum(piece.lanes for piece in pieces) != ranks.size * sum(memory.lanes for memory in fresh):
+        raise BundleError("it has not as many lanes as the recipe")
+    first = ranks.rank * sum(memory.lanes for memory in fresh)
+    for memory in fresh:
+        wanted, end, parts = range(first, first + memory.lanes), 0, []
+        for piece in pieces:
+            inside = [lane - end for lane in wanted if end <= lane < end + piece.lanes]
+            parts += [piece.select(inside)] if inside else []
+            end += piece.lanes
+        yield type(fresh[0]).join(parts)
+        first += memory.lanes
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

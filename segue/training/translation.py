@@ -6,16 +6,17 @@ Letters: B pairs, T tokens, V vocabulary.
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from segue.checkpoint import Translator, build_translator, write_translator
+from segue.checkpoint import Translator, build_translator, describe_translator
+from segue.distributed import ALONE, Ranks, sum_gradients
 from segue.infer.judge import bleu, split_nats, split_texts
 from segue.infer.translate import Batch, batch_of, translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -24,6 +25,7 @@ from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
 from segue.text.pairs import PairSet
 from segue.training.loop import Part
+from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
 
 
@@ -34,6 +36,7 @@ class TranslationTask:
     recipe: TranslationRecipe
     pairs: PairSet
     device: torch.device
+    ranks: Ranks = ALONE
     _orders: dict[int, list[np.ndarray[Any, Any]]] = field(default_factory=dict)  # of the epoch under way
 
     def fresh(self, model: nn.Module | None = None) -> State:
@@ -42,7 +45,8 @@ class TranslationTask:
         built = build_translator(self.recipe.model)
         if model is not None:
             built.load_state_dict(model.state_dict())
-        return fresh_state(built.to(self.device), self.recipe.train)
+        objective = PairObjective(built.to(self.device), self.recipe.train.smoothing)
+        return fresh_state(objective, self.recipe.train, self.ranks)
 
     def begin(self) -> dict[str, Any]:
         train, lengths = self.recipe.train, self.pairs.lengths("train")
@@ -59,14 +63,27 @@ class TranslationTask:
         }
 
     def parts(self, state: State) -> Iterator[Part]:
-        """A few batches, which count for as many tokens as they have."""
+        """A few batches, which count for as many tokens as they have; of each, the pairs that are this rank's."""
         found = [self._next(state) for _ in range(self.recipe.train.accumulate)]
-        total = sum(int((batch.targets >= 0).sum()) for batch in found)
-        for batch in found:
-            nats = self._nats(_translator(state), batch)
-            yield Part(nats.sum() / total, nats, partial(_pair, batch.numbers))
+        total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in found for number in numbers)
+        for place, numbers in enumerate(found):
+            sum_gradients(state.trained, place + 1 == len(found))
+            batch = self._dealt(numbers)
+            with self._precision():
+                nats = state.trained(batch)
+            # gradients are the mean over ranks, and the loss of a rank is its share of a sum
+            yield Part(self.ranks.size * nats.sum() / total, nats, partial(_pair, batch.numbers))
 
-    def _next(self, state: State) -> Batch:
+    def _dealt(self, numbers: np.ndarray[Any, Any]) -> Batch:
+        """The rank's pairs of a batch: every so-manyth, as neighbours are of like length."""
+        own = numbers[self.ranks.rank :: self.ranks.size]
+        if len(own):
+            return batch_of(self.pairs, own)
+        spare = batch_of(self.pairs, numbers[:1])  # fewer pairs than ranks: one that does not count
+        return replace(spare, targets=torch.full_like(spare.targets, -1))
+
+    def _next(self, state: State) -> np.ndarray[Any, Any]:
+        """The numbers of the next batch's pairs."""
         counters, train = state.counters, self.recipe.train
         if counters.epoch not in self._orders:
             self._orders.clear()
@@ -77,18 +94,12 @@ class TranslationTask:
             state.count(position=0, epoch=counters.epoch + 1)
             return self._next(state)
         state.count(position=counters.position + 1)
-        return batch_of(self.pairs, order[counters.position])
+        return order[counters.position]
 
-    def _nats(self, model: Seq2Seq | RecurrentSeq2Seq, batch: Batch) -> Tensor:
-        """(B, T) Nats against the smoothed target; zero in padding."""
-        train, device = self.recipe.train, self.device
-        autocast = torch.autocast(device.type, torch.bfloat16)
-        with nullcontext() if train.precision == "float32" else autocast:
-            memory = model.start(batch.source.to(device), batch.source_lengths)
-            hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
-            targets = batch.targets.to(device)
-            nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), train.smoothing)
-        return nats.masked_fill(targets < 0, 0)
+    def _precision(self) -> Any:
+        if self.recipe.train.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def validate(self, state: State) -> dict[str, float]:
         """Nats per token of the validation split, without smoothing; and BLEU if that decides."""
@@ -106,7 +117,7 @@ class TranslationTask:
         return bleu([best[0].text for best in found], wanted, lower=True).score
 
     def write(self, folder: Path, state: State) -> None:
-        write_translator(folder, self._bundle(state))
+        describe_translator(folder, self._bundle(state))
 
     def _bundle(self, state: State) -> Translator:
         header = self.pairs.header

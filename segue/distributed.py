@@ -1,0 +1,341 @@
+"""Several processes that work as one. The only file that names torch.distributed.
+
+torchrun starts the processes and says in the environment which rank each is of how many; `joined` reads that. Without
+it there is one process, `ALONE`, for which all that ranks do together is done already, so that nobody else has to ask.
+Rank 0 speaks: what goes wrong on all ranks at once is an `OtherRankError` on the others, which nobody prints.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.nn.parallel import DistributedDataParallel
+
+from segue.errors import BundleError, ConfigError, OtherRankError, SegueError, TrainingError
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun sets, and what whoever starts processes by other means must set too."""
+
+TIMEOUT = "SEGUE_RANK_TIMEOUT"
+"""Seconds that a rank waits for the others before it gives up; 600 unless this variable says otherwise."""
+
+LOST = re.compile(r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
+"""How torch's backends complain of a rank that does not answer."""
+
+Found = TypeVar("Found")
+
+
+class Ranks:
+    """One process alone."""
+
+    rank, size = 0, 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that speaks and writes."""
+        return self.rank == 0
+
+    def share(self, count: int) -> range:
+        """Which of so many things in a row are its own: a block of neighbours."""
+        each = count // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def mean(self, value: float) -> float:
+        """The mean over all ranks; every rank gets the same."""
+        return value
+
+    def highest(self, value: int) -> int:
+        """The highest of all ranks' numbers."""
+        return value
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Every rank's value, in their order."""
+        return [value]
+
+    def together(self, do: Callable[[], Found]) -> Found:
+        """Do it on every rank; if one of them fails, all do, and rank 0 says why."""
+        return do()
+
+    def agreed(self, find: Callable[[], Found]) -> Found:
+        """What rank 0 finds, which is the only one to look."""
+        return find()
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Refuse to go on if ranks differ."""
+
+    def error(self, message: str) -> SegueError:
+        """To be raised by all ranks at once: rank 0 says it."""
+        return TrainingError(message) if self.first else OtherRankError(message)
+
+    def seed(self, seed: int, step: int = 0) -> None:
+        """Random numbers of their own for all ranks but the first, which goes on with those of one process."""
+        if not self.first:
+            torch.manual_seed(int(np.random.SeedSequence([seed, self.rank, step]).generate_state(1)[0]))
+
+    def spread(self, objective: nn.Module) -> nn.Module:
+        """What training calls instead, whose gradients are the mean over all ranks."""
+        return objective
+
+    def save(
+        self,
+        folder: Path,  # noqa: ARG002
+        files: Mapping[str, Mapping[str, Tensor]],  # noqa: ARG002
+        alongside: Callable[[], None],  # noqa: ARG002
+        finish: Callable[[], None],
+    ) -> None:
+        """Write tensors that ranks share into files of a folder, and what each does `alongside`; then `finish` once.
+
+        Several ranks do so in the background, with the tensors as they are now. One process alone has only to finish.
+        """
+        finish()
+
+    def settle(self) -> None:
+        """Wait until what is being saved is on the disk."""
+
+
+ALONE = Ranks()
+
+
+def sum_gradients(trained: nn.Module, wanted: bool) -> None:
+    """Whether the next backward pass adds up gradients over ranks; of several in a step, only the last has to."""
+    if isinstance(trained, DistributedDataParallel):
+        trained.require_backward_grad_sync = wanted
+
+
+class Group(Ranks):
+    """One of several processes."""
+
+    def __init__(self, timeout: float) -> None:
+        self.rank, self.size, self._timeout = dist.get_rank(), dist.get_world_size(), timeout
+        patience = timedelta(seconds=timeout)
+        plain = dist.get_backend() == "gloo"
+        # numbers and words travel between hosts, whatever gradients travel on
+        self._hosts = dist.group.WORLD if plain else dist.new_group(backend="gloo", timeout=patience)
+        self._savers = dist.new_group(backend="gloo", timeout=patience)
+        self._background, self._saving = ThreadPoolExecutor(max_workers=1), _done()
+
+    def mean(self, value: float) -> float:
+        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM) / self.size
+
+    def highest(self, value: int) -> int:
+        return int(self._reduced(torch.tensor(value), dist.ReduceOp.MAX))
+
+    def _reduced(self, number: Tensor, how: Any) -> float:
+        dist.all_reduce(number, how, group=self._hosts)
+        return number.item()
+
+    def gathered(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._hosts)
+        return values
+
+    def together(self, do: Callable[[], Found]) -> Found:
+        found: list[Found] = []
+        said = ""
+        try:
+            found.append(do())
+        except SegueError as error:
+            said = str(error)
+        for rank, words in enumerate(self.gathered(said)):
+            if words:
+                raise self.error(words if rank == 0 else f"rank {rank}: {words}")
+        return found[0]
+
+    def agreed(self, find: Callable[[], Found]) -> Found:
+        found = self.together(lambda: find() if self.first else None)
+        value: Found = self.gathered(found)[0]
+        return value
+
+    def check_same(self, what: str, value: Any) -> None:
+        values = self.gathered(value)
+        others = [str(rank) for rank, other in enumerate(values) if other != values[0]]
+        if others:
+            ranks = f"rank {others[0]} has" if len(others) == 1 else f"ranks {', '.join(others)} have"
+            raise self.error(f"{ranks} another {what} than rank 0; start all of them with the same")
+
+    def spread(self, objective: nn.Module) -> nn.Module:
+        return DistributedDataParallel(objective, gradient_as_bucket_view=True)
+
+    def save(
+        self,
+        folder: Path,
+        files: Mapping[str, Mapping[str, Tensor]],
+        alongside: Callable[[], None],
+        finish: Callable[[], None],
+    ) -> None:
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        tensors = {name: value for inside in files.values() for name, value in inside.items()}
+        index = {name: place for place, inside in enumerate(files.values(), 1) for name in inside}
+        writer = HuggingFaceStorageWriter(
+            str(folder), fqn_to_index_mapping=index, save_distributed=True, enable_consolidation=True
+        )
+        # What torch joins again it takes for numbers with a point, and of a number alone it writes zeros: decision 9
+        whole = {name: value if value.dim() else value.view(1) for name, value in tensors.items()}
+        written = async_save(whole, storage_writer=writer, process_group=self._savers)
+        assert isinstance(written, Future)
+
+        def wait_and_finish() -> None:
+            alongside()
+            written.result()
+            dist.barrier(group=self._savers)
+            if self.first:
+                _rename(folder, list(files), max(index.values()))
+                finish()
+
+        self._saving = self._background.submit(wait_and_finish)
+
+    def settle(self) -> None:
+        self.together(lambda: _saved(self._saving))
+
+    def lost(self, *, late: bool) -> SegueError:
+        """Who does not answer any more, found out over the store, which is nobody's connection to anybody.
+
+        Ranks that waited in vain find out one after the other; those whose connection broke, all at once.
+        """
+        store, grace = dist.distributed_c10d._get_default_store(), min(30.0, self._timeout) if late else 1.0
+        store.set(f"segue/heard/{self.rank}", "")
+        heard, end = {self.rank}, time.monotonic() + grace
+        while len(heard) < self.size and time.monotonic() < end:
+            heard = {rank for rank in range(self.size) if store.check([f"segue/heard/{rank}"])}
+            time.sleep(0.05)
+        missing = ", ".join(str(rank) for rank in range(self.size) if rank not in heard)
+        if self.rank > min(heard):
+            return OtherRankError("told by another rank")
+        if not missing:
+            return TrainingError("the ranks lost each other; go on with --resume")
+        return TrainingError(
+            f"no answer from rank {missing}: stopped, killed or cut off; go on with --resume"
+        )
+
+
+def _done() -> "Future[None]":
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
+def _saved(saving: "Future[None]") -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        saving.result()
+    except SegueError:
+        raise
+    except (CheckpointException, OSError) as error:
+        raise BundleError(f"a checkpoint could not be saved: {error}".splitlines()[0]) from error
+
+
+def _rename(folder: Path, names: Sequence[str], count: int) -> None:
+    """Torch has names of its own for the files that it joined; what it joined is not needed any more."""
+    for place, name in enumerate(names[:count], 1):
+        (folder / f"model-{place:05d}-of-{count:05d}.safetensors").rename(folder / name)
+    shutil.rmtree(folder / "sharded")
+    (folder / "model.safetensors.index.json").unlink()
+
+
+_joined: list[Ranks] = []
+"""The group that this process is in, if any: whoever joins again gets the same."""
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """The ranks that the environment speaks of, or this process alone."""
+    if _joined:
+        yield _joined[0]
+        return
+    if not _launched():
+        yield ALONE
+        return
+    group = _join()
+    _joined.append(group)
+    try:
+        yield group
+    except (RuntimeError, dist.DistError) as error:
+        if LOST.search(str(error)):
+            raise group.lost(late="timed out" in str(error).lower()) from error
+        raise
+    finally:
+        _joined.clear()
+        dist.destroy_process_group()
+
+
+def local_device(device: str) -> str:
+    """`cuda` is another one for every rank of a machine."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and _launched() else device
+
+
+def neighbours() -> int:
+    """Processes of the same launch on this machine, itself included."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+
+
+def launch() -> str:
+    """The name of the launch, the same for all its ranks and after a restart of them; empty if it has none."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == "none" else name
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0) > 0
+
+
+def _launched() -> bool:
+    return any(name in os.environ for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
+
+
+def _join() -> Group:
+    timeout = _checked_environment()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    patience = timedelta(seconds=timeout)
+    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        meeting = TCPStore(host, port, size, opens, patience, multi_tenant=True)
+        # ranks that are started again may meet in the same store, where those before them left their addresses
+        store = PrefixStore(f"segue/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", meeting)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+        return Group(timeout)
+    except (RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error):
+            raise _said(f"port {port} of {host} is in use; choose another with --master-port") from None
+        reason = str(error).splitlines()[0]
+        raise _said(f"the ranks did not find each other at {host}:{port}: {reason}") from None
+
+
+def _checked_environment() -> float:
+    """Seconds to wait; refuses an environment that is incomplete."""
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        raise _said(
+            f"several processes were asked for and {', '.join(missing)} is not set; "
+            "start them with: torchrun --nproc-per-node N -m segue train …"
+        )
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not os.environ[name].isdigit():
+            raise _said(f"{name} should be a number; found {os.environ[name]!r}")
+    wait = os.environ.get(TIMEOUT, "600")
+    if not re.fullmatch(r"\d+(\.\d+)?", wait) or not float(wait):
+        raise _said(f"{TIMEOUT} should be a number of seconds; found {wait!r}")
+    return float(wait)
+
+
+def _said(message: str) -> SegueError:
+    """What every rank finds without asking the others."""
+    other = os.environ.get("RANK", "0") not in ("", "0")
+    return OtherRankError(message) if other else ConfigError(message)
