@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from segue.cli.judging import judge_translator, trained_on
-from segue.cli.machine import Device, Threads, use
+from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.errors import InputError
 
@@ -51,6 +51,7 @@ def evaluate(
     lanes: Annotated[int, typer.Option(help="Parts read side by side; the score stays the same.")] = 1,
     limit: Annotated[int | None, typer.Option(help="Score only so many tokens, from the beginning.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -69,10 +70,12 @@ def evaluate(
         return
     if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
         raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
-    bundle = load(run)
+    if dynamic and int8:
+        raise InputError("--dynamic lets the weights move, and --int8 rounds them; choose one")
+    bundle = placed(load(run), device, int8)
     corpus = corpus_of(run, data, bundle)
     model, reading = (
-        bundle.model.to(device),
+        bundle.model,
         bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
     )
     way: Way = "sliding" if sliding else lanes

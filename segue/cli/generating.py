@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from segue.cli.machine import Device, Threads, use
+from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.errors import InputError
 
 EXAMPLE = 'Example: segue generate runs/demo --prompt "def read(self" --tokens 400 --temperature 0.8'
@@ -28,20 +28,17 @@ def generate(
         int | None, typer.Option(help="States remembered; by default as the bundle reads.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="For the same text again.")] = None,
+    int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
     """Go on from a prompt, streaming to the terminal, at constant memory however long."""
     use(threads, device)
-    from dataclasses import replace
-
     from segue.checkpoint import load
     from segue.infer.sample import Sampling
     from segue.infer.session import generate_samples, start_session
 
-    bundle = load(run)
-    bundle = replace(bundle, model=bundle.model.to(device))
-    session = start_session(bundle, memory=memory)
+    session = start_session(placed(load(run), device, int8), memory=memory)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     text = _prompt(prompt, prompt_file)
     session.feed(text)

@@ -2,13 +2,21 @@
 
 import os
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from segue.checkpoint import Bundle
 
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, …")]
 Threads = Annotated[
     int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads; 0 for as many as there are cores.")
+]
+
+
+Int8 = Annotated[
+    bool, typer.Option("--int8", help="Weights as 8-bit integers: quicker, a little less exact. CPUs only.")
 ]
 
 
@@ -25,6 +33,16 @@ def use(threads: int, device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{device}' is not to be had here: {reason}") from None
+
+
+def placed(bundle: "Bundle", device: str, int8: bool) -> "Bundle":
+    """The bundle with its model where it shall compute, and in the precision that was asked for."""
+    from dataclasses import replace
+
+    from segue.nn.int8 import in_int8
+
+    model = bundle.model.to(device)
+    return replace(bundle, model=in_int8(model) if int8 else model)
 
 
 def matmul_peak(device: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segue.cli.machine import Device, Threads, use
+from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def score(
     memory: Annotated[
         int | None, typer.Option(help="States remembered; by default as the bundle reads.")
     ] = None,
+    int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -45,14 +46,11 @@ def score(
     for logs. Memory stays constant, whatever the length; without --top, lines appear as they are read.
     """
     use(threads, device)
-    from dataclasses import replace
-
     from segue.checkpoint import load
     from segue.infer.session import start_session
     from segue.infer.surprise import most_surprising, stretches, surprises
 
-    bundle = load(run)
-    session = start_session(replace(bundle, model=bundle.model.to(device)), memory=memory)
+    session = start_session(placed(load(run), device, int8), memory=memory)
     found = stretches(surprises(session, _pieces(file)), per.value, window)
     for stretch in most_surprising(found, top) if top else found:
         typer.echo(_line(stretch, as_json))

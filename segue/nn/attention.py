@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
     def project(self, *states: Tensor) -> Tensor:
         """(2, S, B, H, D) Keys and values of states (…, B, C) that follow each other."""
-        if casting(states[0]):
+        if casting(states[0]) or not isinstance(self.key_value, nn.Linear):
             projected = self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(-2, 0)
         else:
             projected = _Project.apply(self.key_value.weight, self.key_value.bias, *states)

@@ -5,6 +5,8 @@ A single token leaves little to compute, so what surrounds the products weighs a
 Letters: B lanes, H heads, D head width, C width, S keys, R rows of a relation, N = B H.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 from segue.nn.block import Block
 from segue.nn.positions import Relation
+
+Linear = Callable[[Tensor], Tensor]
 
 SEVERAL = 8
 """Lanes from which on a CPU multiplies the weights by them faster than them by the weights."""
@@ -25,6 +29,15 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if bias is None:
         return torch.mm(weight, hidden.T).T.contiguous()
     return torch.addmm(bias[:, None], weight, hidden.T).T.contiguous()
+
+
+def _product(layer: nn.Module) -> Linear:
+    """A linear layer without what a module does around it."""
+    return (
+        partial(linear, weight=layer.weight, bias=layer.bias)
+        if isinstance(layer, nn.Linear)
+        else layer.forward
+    )
 
 
 class Norm(NamedTuple):
@@ -42,12 +55,12 @@ class Step(NamedTuple):
     """A block's weights within reach, and its relation."""
 
     relation: Relation
-    query: Tensor
-    key_value: Tensor
-    out: Tensor
+    query: Linear
+    key_value: Linear
+    out: Linear
     attention_norm: Norm
-    inner: tuple[Tensor, Tensor]
-    outer: tuple[Tensor, Tensor]
+    inner: Linear
+    outer: Linear
     feed_forward_norm: Norm
     scale: float
     pre: bool
@@ -56,16 +69,16 @@ class Step(NamedTuple):
         """(B, C) The layer's output; of keys and values (2, B, H, S, D) it writes the newest itself."""
         entering = self.attention_norm(hidden) if self.pre else hidden
         lanes, heads, _, width = keys_values.shape[1:]
-        fresh = linear(entering, self.key_value).view(lanes, 2, heads, width)
+        fresh = self.key_value(entering).view(lanes, 2, heads, width)
         keys_values[..., -1, :].copy_(fresh.transpose(0, 1))
-        query = linear(entering, self.query).view(lanes, heads, width)
+        query = self.query(entering).view(lanes, heads, width)
         keys, values = keys_values.flatten(1, 2)
         weights = torch.softmax(self._scores(query, keys), dim=-1)
-        hidden = hidden + linear(torch.bmm(weights, values).view(lanes, -1), self.out)
+        hidden = hidden + self.out(torch.bmm(weights, values).view(lanes, -1))
         if not self.pre:
             hidden = self.attention_norm(hidden)
-        fed = linear(self.feed_forward_norm(hidden) if self.pre else hidden, *self.inner).relu_()
-        hidden = hidden + linear(fed, *self.outer)
+        fed = self.inner(self.feed_forward_norm(hidden) if self.pre else hidden).relu_()
+        hidden = hidden + self.outer(fed)
         return hidden if self.pre else self.feed_forward_norm(hidden)
 
     def _scores(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -101,12 +114,12 @@ def step_of(block: nn.Module, relation: Relation | None) -> Step:
     ]
     return Step(
         relation,
-        attention.query.weight,
-        attention.key_value.weight,
-        attention.out.weight,
+        _product(attention.query),
+        _product(attention.key_value),
+        _product(attention.out),
         norms[0],
-        (feed.inner.weight, feed.inner.bias),
-        (feed.outer.weight, feed.outer.bias),
+        _product(feed.inner),
+        _product(feed.outer),
         norms[1],
         attention.scale,
         block.pre,
