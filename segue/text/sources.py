@@ -192,9 +192,13 @@ def from_dataset(name: str, column: str) -> Source:
         raise SourceError(f"{name} needs the data extra: pip install 'segue-lm[data]'") from None
 
     def rows() -> Iterator[Any]:
-        if name.endswith(".parquet"):
-            return iter(load_dataset("parquet", data_files=name, split="train", streaming=True))
-        return iter(load_dataset(name, split="train", streaming=True))
+        what = ("parquet", name) if name.endswith(".parquet") else (name, None)
+        try:
+            found = load_dataset(what[0], data_files=what[1], split="train", streaming=True)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise SourceError(f"{name} is no Parquet file and no data set to be had: {reason}") from None
+        return iter(found)
 
     return from_rows(name, rows, column)
 

@@ -69,3 +69,11 @@ def test_mistakes_are_one_line_and_a_code(tmp_path: Path) -> None:
     assert "Missing option" in segue("import", tmp_path, code=2)
     assert "No such command" in segue("imprt", code=2)
     assert segue("--version").startswith("segue 0.")
+
+
+def test_rows_want_to_know_their_column(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "sea"}\n')
+    said = segue("prepare", rows, "-o", tmp_path / "corpus", code=1)
+    assert said == f"segue: {rows} has rows; say which of their texts is meant: --column text\n"
+    assert not (tmp_path / "corpus").exists()
