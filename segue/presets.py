@@ -85,6 +85,21 @@ def _transformer(*, width: int, heads: int, dropout: float, steps: int) -> Trans
     )
 
 
+def _on_two_cores(steps: int, **changes: Any) -> TrainConfig:
+    """Minutes of training: a short warm-up, then down to nearly nothing."""
+    often = min(500, steps // 4)
+    return TrainConfig(
+        steps=steps,
+        warmup=steps // 20,
+        floor=0.02,
+        beta2=0.98,
+        clip=1.0,
+        validate_every=often,
+        save_every=often,
+        **changes,
+    )
+
+
 def _multi30k(model: Seq2SeqConfig | RecurrentSeq2SeqConfig, **changes: Any) -> TranslationRecipe:
     """Half an hour on 2 cores, whatever the model."""
     settings: dict[str, Any] = {
@@ -106,20 +121,7 @@ PRESETS: dict[str, Preset] = {
     "stdlib-demo": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=256, width=192, layers=4, heads=6),
-            train=TrainConfig(
-                lanes=32,
-                segment=64,
-                memory=64,
-                steps=800,
-                optimizer="muon",
-                rate=4e-3,
-                warmup=40,
-                floor=0.02,
-                beta2=0.98,
-                clip=1.0,
-                validate_every=200,
-                save_every=200,
-            ),
+            train=_on_two_cores(steps=800, lanes=32, segment=64, memory=64, optimizer="muon", rate=4e-3),
             reading=Reading(segment=64, reach=Reach(memory=256)),
         ),
         data="stdlib, bytes",
@@ -129,20 +131,7 @@ PRESETS: dict[str, Preset] = {
     "stdlib-lstm": Preset(
         recipe=Recipe(
             model=RecurrentConfig(vocab=256, width=344, layers=2),
-            train=TrainConfig(
-                lanes=32,
-                segment=64,
-                memory=1,
-                steps=800,
-                optimizer="adamw",
-                rate=3e-3,
-                warmup=40,
-                floor=0.02,
-                beta2=0.98,
-                clip=1.0,
-                validate_every=200,
-                save_every=200,
-            ),
+            train=_on_two_cores(steps=800, lanes=32, segment=64, memory=1, optimizer="adamw", rate=3e-3),
             reading=Reading(segment=64, reach=Reach(memory=1)),
         ),
         data="stdlib, bytes",
@@ -152,20 +141,7 @@ PRESETS: dict[str, Preset] = {
     "enwik8-cpu": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=2048, width=192, layers=4, heads=6),
-            train=TrainConfig(
-                lanes=64,
-                segment=64,
-                memory=64,
-                steps=4000,
-                optimizer="muon",
-                rate=4e-3,
-                warmup=200,
-                floor=0.02,
-                beta2=0.98,
-                clip=1.0,
-                validate_every=500,
-                save_every=500,
-            ),
+            train=_on_two_cores(steps=4000, lanes=64, segment=64, memory=64, optimizer="muon", rate=4e-3),
             reading=Reading(segment=64, reach=Reach(memory=512, span=512)),
         ),
         data="enwik8, BPE of 2,048 symbols",
