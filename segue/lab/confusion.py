@@ -3,6 +3,9 @@
 Letters: T tokens in the segment, M states in memory, S = M + T keys, H heads.
 """
 
+import math
+from collections.abc import Sequence
+
 import torch
 
 from segue.checkpoint import Bundle
@@ -73,8 +76,8 @@ def tell(results: Results) -> list[Block]:
             "With places that restart, memory and segment cannot be told apart.",
             max(apart["confused"]) < 1e-3 < min(apart["xl"]),
             "given a text of blanks, the first layer's weights for the same place in memory and in the "
-            f"segment differ by a factor of e^{mean(apart['confused']):.4f}; with relative positions by "
-            f"e^{mean(apart['xl']):.2f}; {many}",
+            f"segment differ by a factor of {_factor(apart['confused'])}; with relative positions by "
+            f"{_factor(apart['xl'])}; {many}",
         ),
         Verdict(
             "Relative positions make more of a memory than restarting ones.",
@@ -90,12 +93,17 @@ def tell(results: Results) -> list[Block]:
         Table(
             ["positions", "bits per byte", "same place told apart by"],
             [
-                [SIDES[side], said(bits[side]), "–" if side == "isolated" else f"e^{mean(apart[side]):.3f}"]
+                [SIDES[side], said(bits[side]), "–" if side == "isolated" else f"{_factor(apart[side])} ×"]
                 for side in SIDES
             ],
             f"{results['scored']:,} test tokens; mean ± half the range of seeds.",
         ),
     ]
+
+
+def _factor(logs: Sequence[float]) -> str:
+    factor = math.exp(mean(logs))
+    return f"{factor:,.0f}" if factor >= 10 else f"{factor:.3f}"
 
 
 def draw(results: Results) -> list[Picture]:

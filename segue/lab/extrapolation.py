@@ -14,6 +14,7 @@ SIDES = {
     "shaw": "Shaw, trained with memory",
     "sinusoidal": "sinusoids, isolated segments",
 }
+CLAIMS = {"shaw": "Shaw's positions", "sinusoidal": "Sinusoids of absolute places"}
 TIMES = (1, 2, 4, 8, 16)
 """The lengths that are read, in lengths seen in training."""
 
@@ -81,12 +82,9 @@ def _verdict(encoding: str, side: Results) -> Verdict:
         f"the best beyond them ({change:+.3f}); {with_seeds(before)}"
     )
     if encoding == "xl":
-        return Verdict(
-            "The positions of Transformer-XL gain from reading farther than in training.",
-            lower(after, before),
-            because,
-        )
-    return Verdict(f"{SIDES[encoding]}: do not gain from it.", not lower(after, before), because)
+        claim = "The positions of Transformer-XL gain from reading farther than in training."
+        return Verdict(claim, lower(after, before), because)
+    return Verdict(f"{CLAIMS[encoding]} do not gain from it.", not lower(after, before), because)
 
 
 def draw(results: Results) -> list[Picture]:
