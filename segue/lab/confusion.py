@@ -15,6 +15,7 @@ from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.spread import half_range, lower, mean, said, with_seeds
 from segue.lab.trained import budget, recipe_for, score, scored_tokens, trained
+from segue.lab.tuning import tuned
 from segue.recipe import Recipe
 
 SIDES = {
@@ -27,21 +28,28 @@ SIDES = {
 
 def measure(setting: Setting) -> Results:
     found: dict[str, list[Results]] = {side: [] for side in SIDES}
+    best = {side: tuned(setting, _recipe(setting, side), name) for side, name in SIDES.items()}
     for seed in setting.seeds:
         for side, name in SIDES.items():
-            bundle = trained(setting, _recipe(setting, side, seed), f"{name}, seed {seed}")
+            bundle = trained(setting, best[side].seeded(seed), f"{name}, seed {seed}")
             bits = score(setting, bundle, told=side).bits_per_byte
             apart = None if side == "isolated" else told_apart(bundle)
             found[side].append({"seed": seed, "bits": bits, "told apart": apart})
-    return {"sides": found, "trained": budget(setting).tokens, "scored": scored_tokens(setting)}
+    models = {side: one.told() for side, one in best.items()}
+    return {
+        "sides": found,
+        "models": models,
+        "trained": budget(setting).tokens,
+        "scored": scored_tokens(setting),
+    }
 
 
-def _recipe(setting: Setting, side: str, seed: int) -> Recipe:
+def _recipe(setting: Setting, side: str) -> Recipe:
     if side == "xl":
-        return recipe_for(setting, seed=seed)
+        return recipe_for(setting, seed=setting.seed)
     memory = 0 if side == "isolated" else None
     positions = "restart" if side == "isolated" else side
-    return recipe_for(setting, seed=seed, encoding="sinusoidal", memory=memory, positions=positions)
+    return recipe_for(setting, seed=setting.seed, encoding="sinusoidal", memory=memory, positions=positions)
 
 
 @torch.no_grad()
