@@ -6,7 +6,7 @@ the batch, live here. Letters: B lanes, T tokens, C width.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from segue.config import Reach, XLConfig
 from segue.lab.drawing import canvas
 from segue.lab.exercise import brief, exercise
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.kept import kept
 from segue.lab.spread import lower, mean, said, with_seeds
 from segue.nn.attention import Attention
 from segue.nn.block import Block as Layer
@@ -164,6 +165,19 @@ def _tried(setting: Setting, name: str, size: Sizes, rate: float) -> float:
 def _learned(
     setting: Setting, name: str, size: Sizes, rate: float, seed: int, *, split: str = "test"
 ) -> dict[str, Any]:
+    """What one model comes to: trained now, unless it already was."""
+    what = {
+        "experiment": "parts",
+        "variant": name,
+        "rate": rate,
+        "seed": seed,
+        "split": split,
+        **asdict(size),
+    }
+    return dict(kept(setting, what, lambda: _trained(setting, name, size, rate, seed, split)))
+
+
+def _trained(setting: Setting, name: str, size: Sizes, rate: float, seed: int, split: str) -> dict[str, Any]:
     variant = VARIANTS[name]
     model, lanes = _model(setting, variant, seed), Lanes(setting.stream("train"), size.lanes, documents=False)
     curve: list[list[float]] = []
@@ -178,10 +192,8 @@ def _learned(
         if step % every == 0:
             curve.append([step, scored(model, setting.stream("valid"), size.segment, 2048)[0]])
 
-    told = f"{name}, rate {rate:g}, seed {seed}"
-    whole = exercise(
-        model, _schedule(variant, size.steps, rate), loss, told=told, report=setting.report, after=look
-    )
+    told, schedule = f"{name}, rate {rate:g}, seed {seed}", _schedule(variant, size.steps, rate)
+    whole = exercise(model, schedule, loss, told=told, report=setting.report, after=look)
     bits, accuracy = scored(model, setting.stream(split), size.segment, size.scored)
     return {"seed": seed, "bits": bits, "accuracy": accuracy, "curve": curve, "finite": whole}
 
