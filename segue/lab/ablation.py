@@ -5,12 +5,15 @@ anew for every token if it was trained on isolated segments. Which way is best i
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import RELATIVE, XLConfig
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.kept import kept
 from segue.lab.published import published, source
 from segue.lab.spread import half_range, lower, mean, pairs_in_order, said, with_seeds
 from segue.lab.trained import (
@@ -51,22 +54,25 @@ def _row(setting: Setting, row: Results) -> Results:
     best_settings = tuned(setting, recipe, told)
     for seed in setting.seeds:
         run = trained_run(setting, best_settings.seeded(seed), f"{told}, seed {seed}")
-        bundle = load(run)
-        ways = list(_ways(bundle, recurrent=row["recurrence"]))
-        by_validation = [score(setting, bundle, way, split="valid", told=told).nats for way in ways]
-        best = ways[by_validation.index(min(by_validation))]
-        found.append(
-            {
-                "seed": seed,
-                "initial": score(setting, bundle, told=told).bits_per_byte,
-                "best": score(setting, bundle, best, told=told).bits_per_byte,
-                "way": best.name,
-                "attention": best.attention,
-                "seconds": training_seconds(run),
-            }
-        )
+        of = {"ablation": EXPERIMENT.version, "run": run.name, "scored": scored_tokens(setting)}
+        found.append({"seed": seed, **kept(setting, of, partial(_read, setting, row, run))})
     named = {key: row[key] for key in ("recurrence", "encoding", "loss")}
     return {**named, "parameters": parameters(recipe.model), **best_settings.told(), "seeds": found}
+
+
+def _read(setting: Setting, row: Results, run: Path) -> Results:
+    """What a trained model reaches, as it was trained to read and in its best way."""
+    bundle, told = load(run), name_of(row)
+    ways = list(_ways(bundle, recurrent=row["recurrence"]))
+    by_validation = [score(setting, bundle, way, split="valid", told=told).nats for way in ways]
+    best = ways[by_validation.index(min(by_validation))]
+    return {
+        "initial": score(setting, bundle, told=told).bits_per_byte,
+        "best": score(setting, bundle, best, told=told).bits_per_byte,
+        "way": best.name,
+        "attention": best.attention,
+        "seconds": training_seconds(run),
+    }
 
 
 def _ways(bundle: Bundle, *, recurrent: bool) -> Iterator[Way]:
