@@ -36,7 +36,10 @@ def prepare_pairs(
         typer.Option(metavar="FILE", help="Instead: one .tsv, or .jsonl with --columns; to train on."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Instead: a task without data: dates, copy or reverse.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Instead: a task without data: dates, copy, reverse, parity or addition."
+        ),
     ] = None,
     count: Annotated[int, typer.Option(help="Pairs of a task to train on.")] = 100_000,
     columns: Annotated[

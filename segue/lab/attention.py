@@ -14,6 +14,7 @@ from segue.infer.trace import TERMS, recording, recording_terms
 from segue.lab.drawing import HEAT, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.trained import budget, recipe_for, trained
+from segue.lab.tuning import tuned
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 
@@ -23,7 +24,8 @@ AVERAGED = {True: 10, False: 40}
 
 @torch.no_grad()
 def measure(setting: Setting) -> Results:
-    bundle = trained(setting, recipe_for(setting, seed=setting.seed), f"xl, seed {setting.seed}")
+    best = tuned(setting, recipe_for(setting, seed=setting.seed), "xl")
+    bundle = trained(setting, best.recipe, f"xl, seed {setting.seed}")
     model, segment, count = bundle.model, budget(setting).segment, AVERAGED[setting.quick]
     assert isinstance(model, TransformerXL)
     held = 4 * segment

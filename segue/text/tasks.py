@@ -1,4 +1,4 @@
-"""Pairs that need no data: dates in many forms and languages to be written in one, strings to copy or to reverse.
+"""Pairs that need no data: dates in many forms and languages to be written in one; copying, reversing, parity, sums.
 
 Which split a pair belongs to depends on its answer alone, so no date that is tested was ever seen, in whatever form.
 """
@@ -6,6 +6,7 @@ Which split a pair belongs to depends on its answer alone, so no date that is te
 import random
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 
@@ -84,21 +85,55 @@ def _a_date(draw: random.Random) -> Pair:
     return written(day, draw).encode(), day.isoformat().encode()
 
 
-def _letters(draw: random.Random) -> bytes:
-    return "".join(draw.choice("abcdefghij") for _ in range(draw.randint(1, 12))).encode()
-
-
-def _copied(draw: random.Random) -> Pair:
-    text = _letters(draw)
+def copied(draw: random.Random, length: int) -> Pair:
+    text = _some(draw, "abcdefghij", length)
     return text, text
 
 
-def _reversed(draw: random.Random) -> Pair:
-    text = _letters(draw)
+def backwards(draw: random.Random, length: int) -> Pair:
+    text = _some(draw, "abcdefghij", length)
     return text, text[::-1]
 
 
-TASKS: dict[str, Callable[[random.Random], Pair]] = {"dates": _a_date, "copy": _copied, "reverse": _reversed}
+def parity(draw: random.Random, length: int) -> Pair:
+    """Whether an odd number of ones came so far, after every bit; the last one says it of all of them."""
+    bits, odd, answer = _some(draw, "01", length), 0, ""
+    for bit in bits:
+        odd ^= bit - ord("0")
+        answer += str(odd)
+    return bits, answer.encode()
+
+
+def addition(draw: random.Random, length: int) -> Pair:
+    """Two numbers of so many digits, column by column as on paper, the ones first: 12 + 49 is 29 14, and 61 is 160."""
+    one, other = (draw.randrange(10**length) for _ in range(2))
+    columns = (f"{one // 10**place % 10}{other // 10**place % 10}" for place in range(length))
+    return "".join(columns).encode(), f"{one + other:0{length + 1}d}"[::-1].encode()
+
+
+def _some(draw: random.Random, letters: str, length: int) -> bytes:
+    return "".join(draw.choice(letters) for _ in range(length)).encode()
+
+
+SIZED: dict[str, Callable[[random.Random, int], Pair]] = {
+    "copy": copied,
+    "reverse": backwards,
+    "parity": parity,
+    "addition": addition,
+}
+"""Tasks that can be made of any length."""
+
+LONGEST = 12
+
+
+def _of_any_length(make: Callable[[random.Random, int], Pair], draw: random.Random) -> Pair:
+    return make(draw, draw.randint(1, LONGEST))
+
+
+TASKS: dict[str, Callable[[random.Random], Pair]] = {
+    "dates": _a_date,
+    **{name: partial(_of_any_length, make) for name, make in SIZED.items()},
+}
 
 
 def task(name: str, count: int, seed: int = 0) -> dict[str, Pairs]:

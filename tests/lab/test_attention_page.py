@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.trace import TERMS
 from segue.lab.attention_page import View, attention_page
-from segue.lab.looking import reader_views
+from segue.lab.looking import encoder_views, is_encoder, reader_views
 from segue.text.tokenizer import ByteTokenizer
 from support import build, shape
 
@@ -77,6 +78,64 @@ def test_a_model_without_distances_has_no_terms_and_asked_lengths_are_kept() -> 
 def test_a_text_too_short_is_said() -> None:
     with pytest.raises(InputError, match="found 1 tokens of text; two are needed"):
         reader_views(a_bundle(), b"a", segment=None, memory=None)
+
+
+def bert_folder(folder: Path) -> Path:
+    """A BERT of one layer, with weights of no sense."""
+    pieces = "[PAD] [UNK] [CLS] [SEP] the animal was too tired it".split()  # noqa: SIM905
+    width, inner = 8, 12
+    sizes = {
+        "vocab_size": len(pieces),
+        "hidden_size": width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    sizes |= {"intermediate_size": inner, "max_position_embeddings": 8, "type_vocab_size": 2}
+    layer = "encoder.layer.0"
+    shapes = {
+        "embeddings.word_embeddings.weight": (len(pieces), width),
+        "embeddings.position_embeddings.weight": (8, width),
+        "embeddings.token_type_embeddings.weight": (2, width),
+        **{f"{layer}.attention.self.{part}": (width, width) for part in ("query", "key", "value")},
+        f"{layer}.attention.output.dense": (width, width),
+        f"{layer}.intermediate.dense": (inner, width),
+        f"{layer}.output.dense": (width, inner),
+        "pooler.dense": (width, width),
+        **{
+            f"{name}.LayerNorm": (width,)
+            for name in ("embeddings", f"{layer}.attention.output", f"{layer}.output")
+        },
+    }
+    weights = {}
+    for name, size in shapes.items():
+        weights[name if "embeddings.weight" in name else f"{name}.weight"] = torch.randn(size)
+        if not name.endswith("embeddings.weight"):
+            weights[f"{name}.bias"] = torch.randn(size[0])
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return folder
+
+
+def test_every_token_of_an_encoder_looks_at_every_other(tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "bert")
+    assert is_encoder(folder)
+    (view,) = encoder_views(folder, "The animal was tired")
+    assert view.queries == view.keys == ["[CLS]", "the", "animal", "was", "tired", "[SEP]"]
+    assert (view.held, view.terms) == (0, {})
+    assert bool((view.weights > 0).all())
+    with pytest.raises(InputError, match="more tokens than the 8"):
+        encoder_views(folder, "the animal was too tired it was too tired")
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(InputError, match="neither tokenizer.json nor vocab.txt"):
+        encoder_views(folder, "the animal")
+
+
+def test_a_bundle_is_no_encoder(tmp_path: Path) -> None:
+    a_bundle().save(tmp_path / "bundle")
+    assert not is_encoder(tmp_path / "bundle")
+    assert not is_encoder(tmp_path)
 
 
 def seen_in_a_browser(page: str, folder: Path, asked: str = "", then: str = "") -> str:

@@ -12,7 +12,7 @@ import segue
 from runs import make_corpus
 from segue.cli import app, experimenting
 from segue.errors import InputError
-from segue.lab import trained
+from segue.lab import trained, tuning
 from segue.lab.experiment import TITLES, Experiment, Picture, Setting, Table, Verdict, experiment
 from segue.lab.record import measured, read_record, record_path
 from segue.lab.report import write_report
@@ -88,6 +88,23 @@ def test_a_model_is_trained_once_and_goes_on_where_it_was_killed(tmp_path: Path,
     assert all(again[name].equal(weight) for name, weight in weights.items())
     other = trained.recipe_for(setting, seed=1)
     assert trained.run_name(setting, other) != trained.run_name(setting, recipe)
+
+
+def test_every_side_tries_the_same_settings_and_keeps_its_best(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained, "FULL", TINY)
+    setting = Setting(corpus, tmp_path)
+    found = tuning.tuned(setting, trained.recipe_for(setting, seed=0), "a side")
+    assert [(one["optimizer"], one["rate"]) for one in found.tries] == [
+        (one["optimizer"], one["rate"]) for one in tuning.TRIES
+    ]
+    best = min(found.tries, key=lambda one: one["bits_per_byte"])
+    train = found.seeded(2).train
+    assert (train.optimizer, train.rate, train.seed) == (best["optimizer"], best["rate"], 2)
+    assert train.steps == TINY.steps
+    quick = Setting(corpus, tmp_path, quick=True)
+    assert tuning.tuned(quick, found.recipe, "a side").tries == []
 
 
 def test_a_corpus_too_small_to_score_is_said(tmp_path: Path) -> None:

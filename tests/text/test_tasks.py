@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from segue.errors import InputError
-from segue.text.tasks import FORMS, MONTHS, WEEKDAYS, task, written
+from segue.text.tasks import FORMS, MONTHS, SIZED, WEEKDAYS, task, written
 
 
 def test_every_language_has_its_months_and_weekdays() -> None:
@@ -47,6 +47,22 @@ def test_copying_and_reversing() -> None:
     assert all(text[::-1] == answer for text, answer in task("reverse", 50)["train"]())
     assert list(task("copy", 50, seed=1)["train"]()) == list(task("copy", 50, seed=1)["train"]())
     assert list(task("copy", 50, seed=1)["train"]()) != list(task("copy", 50, seed=2)["train"]())
+
+
+def test_parity_after_every_bit_and_sums_by_columns() -> None:
+    for bits, answer in task("parity", 50)["train"]():
+        for place in range(len(bits)):
+            assert int(chr(answer[place])) == bits[: place + 1].count(b"1") % 2
+    for columns, answer in task("addition", 50)["test"]():
+        one, other = (int(columns[side::2][::-1]) for side in (0, 1))
+        assert int(answer[::-1]) == one + other
+        assert len(answer) == len(columns) // 2 + 1
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_task_can_be_made_of_any_length(name: str) -> None:
+    sizes = {length: len(SIZED[name](random.Random(0), length)[0]) for length in (1, 7, 40)}
+    assert all(size == length * (2 if name == "addition" else 1) for length, size in sizes.items())
 
 
 def test_an_unknown_task_is_told_the_others() -> None:

@@ -1,0 +1,185 @@
+"""Learning while reading: how many bits dynamic evaluation and the neural cache save, tuned on validation text."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+from torch import Tensor
+
+from segue.checkpoint import Bundle
+from segue.infer.adapt import Cache, Dynamic, evaluate_cached, evaluate_dynamic, mean_squares
+from segue.infer.evaluate import Score, evaluate
+from segue.lab.drawing import canvas
+from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.kinds import trained_kind, tuned
+from segue.lab.published import published, source
+from segue.lab.spread import half_range, lower, mean, said, with_seeds
+from segue.text.corpus import Stream
+
+KINDS = ("Transformer-XL", "LSTM")
+WAYS = ("static", "dynamic evaluation", "neural cache")
+
+Read = Callable[[Stream, int], Score]
+"""From a stream and a number of tokens to how well they were predicted."""
+
+Try = tuple[dict[str, Any], Read]
+"""Settings, and reading with them."""
+
+
+def measure(setting: Setting) -> Results:
+    quick = setting.quick
+    sizes = {"tuned_on": 1500 if quick else 10_000, "scored": 4000 if quick else 30_000}
+    gather = 6000 if quick else 60_000
+    found: Results = {}
+    for name in KINDS:
+        kind = tuned(setting, name)
+        bundles = [trained_kind(setting, kind, seed) for seed in setting.seeds]
+        found[name] = [_saved(setting, name, bundle, gather, **sizes) for bundle in bundles]
+    return {**sizes, "gathered": gather, "models": found}
+
+
+def _saved(
+    setting: Setting, name: str, bundle: Bundle, gather: int, *, tuned_on: int, scored: int
+) -> Results:
+    """Bits per byte of every way, each with the settings that are best on validation text."""
+    model, reading = bundle.model, bundle.reading
+    squares = mean_squares(model, setting.stream("train"), reading, gather)
+    ways: dict[str, list[Try]] = {
+        "static": [({}, partial(_static, bundle))],
+        "dynamic evaluation": [
+            (one.model_dump(include={"rate", "decay"}), partial(_dynamic, bundle, squares, one))
+            for one in _dynamics(setting.quick)
+        ],
+        "neural cache": [
+            (one.model_dump(include={"weight", "flatness"}), partial(_cached, bundle, one))
+            for one in _caches(setting.quick)
+        ],
+    }
+    found: Results = {}
+    for way, tries in ways.items():
+        setting.report(f"{name}, {way}", len(found), len(ways))
+        chosen, read = _best(tries, setting.stream("valid"), tuned_on)
+        bits = read(setting.stream("test"), scored).bits_per_byte
+        found[way] = {"bits": bits, "settings": chosen, "tries": len(tries)}
+    return found
+
+
+def _best(
+    tries: Sequence[tuple[dict[str, Any], Read]], stream: Stream, tokens: int
+) -> tuple[dict[str, Any], Read]:
+    if len(tries) == 1:
+        return tries[0]
+    reached = [read(stream, tokens).nats for _, read in tries]
+    return tries[reached.index(min(reached))]
+
+
+def _dynamics(quick: bool) -> list[Dynamic]:
+    rates, decays = ((3e-4, 1e-3), (1e-3,)) if quick else ((1e-4, 3e-4, 1e-3, 3e-3), (0.0, 1e-3, 1e-2))
+    return [Dynamic(rate=rate, decay=decay) for rate, decay in product(rates, decays)]
+
+
+def _caches(quick: bool) -> list[Cache]:
+    flat, weights = ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0), (0.02, 0.05, 0.1))
+    return [Cache(flatness=one, weight=weight) for one, weight in product(flat, weights)]
+
+
+def _static(bundle: Bundle, stream: Stream, tokens: int) -> Score:
+    return evaluate(bundle.model, stream, bundle.reading, limit=tokens)
+
+
+def _dynamic(bundle: Bundle, squares: dict[str, Tensor], how: Dynamic, stream: Stream, tokens: int) -> Score:
+    return evaluate_dynamic(bundle.model, stream, bundle.reading, squares, how, limit=tokens)
+
+
+def _cached(bundle: Bundle, how: Cache, stream: Stream, tokens: int) -> Score:
+    return evaluate_cached(bundle.model, stream, bundle.reading, how, limit=tokens)
+
+
+def bits(results: Results, name: str, way: str) -> list[float]:
+    """Of each seed."""
+    return [one[way]["bits"] for one in results["models"][name]]
+
+
+def tell(results: Results) -> list[Block]:
+    names = list(results["models"])
+    theirs = published("adaptation")["rows"]
+    return [
+        "A text that goes on is its own best teacher: names, words and habits return. Dynamic evaluation lets the "
+        "weights follow the text a little, segment by segment, after each was scored; the neural cache gives some "
+        "probability to tokens that followed states like this one. Both keep to the rule that nothing is seen before "
+        f"it is scored. Their settings were chosen on {results['tuned_on']:,} tokens of validation text, and "
+        f"{results['scored']:,} of test text scored.",
+        *(_verdict(results, name, way) for name in names for way in WAYS[1:]),
+        Table(
+            ["model", "way to read", "bits per byte", "saved", "settings of the first seed"],
+            [_line(results, name, way) for name in names for way in WAYS],
+            "Mean ± half the range of seeds.",
+        ),
+        Table(
+            ["data", "model", "with", "before", "after", "saved"],
+            [_published_line(row) for row in theirs],
+            f"Published ({'; '.join(sorted({source(row['source']) for row in theirs}))}).",
+        ),
+    ]
+
+
+def _verdict(results: Results, name: str, way: str) -> Verdict:
+    before, after = bits(results, name, "static"), bits(results, name, way)
+    return Verdict(
+        f"{way.capitalize()} saves bits on top of {'an LSTM' if name == 'LSTM' else name}.",
+        lower(after, before),
+        f"{said(after)} against {said(before)} bits per byte, {mean(after) - mean(before):+.3f}; {with_seeds(before)}",
+    )
+
+
+def _line(results: Results, name: str, way: str) -> list[str]:
+    saved = [
+        one - other
+        for one, other in zip(bits(results, name, "static"), bits(results, name, way), strict=True)
+    ]
+    settings = results["models"][name][0][way]["settings"]
+    return [
+        name,
+        way,
+        said(bits(results, name, way)),
+        "–" if way == "static" else said(saved, 4),
+        ", ".join(f"{key} {value:g}" for key, value in settings.items()) or "–",
+    ]
+
+
+def _published_line(row: Results) -> list[str]:
+    saved = f"{row['before'] - row['after']:.3g} {row['unit']}"
+    return [row["data"], row["model"], row["how"], f"{row['before']}", f"{row['after']}", saved]
+
+
+def draw(results: Results) -> list[Picture]:
+    names = list(results["models"])
+    figure, axes = canvas(1, len(names), width=4.5 * len(names), height=3.2)
+    for axis, name in zip(axes, names, strict=True):
+        values = [bits(results, name, way) for way in WAYS]
+        axis.errorbar(
+            range(len(WAYS)),
+            [mean(one) for one in values],
+            [half_range(one) for one in values],
+            fmt="o",
+            capsize=3,
+        )
+        axis.set(title=name, xticks=range(len(WAYS)), xticklabels=WAYS, xlim=(-0.5, len(WAYS) - 0.5))
+    axes[0].set(ylabel="bits per byte")
+    return [
+        Picture(
+            "adaptation",
+            "Bits per byte as the weights stand still, follow the text, or with a cache.",
+            figure,
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="adaptation",
+    claim="Adapting to a text while it is read saves bits: with dynamic evaluation, and with a neural cache.",
+    measure=measure,
+    tell=tell,
+    draw=draw,
+)
