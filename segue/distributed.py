@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from segue.errors import BundleError, ConfigError, OtherRankError, SegueError, TrainingError
@@ -87,6 +89,13 @@ class Ranks:
         """What training calls instead, whose gradients are the mean over all ranks."""
         return objective
 
+    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:  # noqa: ARG002
+        """The same, with every rank holding its part of each weight; whole ones are there for one block at a time.
+
+        With `half`, products are in bfloat16, and sums over ranks in float32.
+        """
+        return objective
+
     def save(
         self,
         folder: Path,  # noqa: ARG002
@@ -105,6 +114,28 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def placed(weight: Tensor, whole: Tensor) -> Tensor:
+    """A fresh copy of a tensor of the weight's shape, lying where the weight does: a part, if that is one."""
+    if not _shared_out(weight) or whole.shape != weight.shape:
+        return whole.clone().to(weight.device)
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(weight, DTensor)
+    mesh, here = weight.device_mesh, whole.to(weight.device)
+    return distribute_tensor(here, mesh, weight.placements, src_data_rank=None).clone()
+
+
+def value_of(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be shared out."""
+    whole: Tensor = tensor.full_tensor() if _shared_out(tensor) else tensor  # type: ignore[operator]
+    return whole
+
+
+def _shared_out(tensor: Tensor) -> bool:
+    """Whether ranks hold parts of it: a DTensor, which takes a second to import and which one process never has."""
+    return hasattr(tensor, "device_mesh")
 
 
 def sum_gradients(trained: nn.Module, wanted: bool) -> None:
@@ -166,6 +197,20 @@ class Group(Ranks):
 
     def spread(self, objective: nn.Module) -> nn.Module:
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
+
+    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        warnings.filterwarnings(
+            "ignore", message="FSDP2-wrapped module .* returned a view"
+        )  # nobody writes to it
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
+        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.size,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(objective, mesh=mesh, mp_policy=policy)
+        return objective
 
     def save(
         self,
@@ -305,9 +350,9 @@ def _join() -> Group:
     patience = timedelta(seconds=timeout)
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        meeting = dist.TCPStore(host, port, size, opens, patience, multi_tenant=True)
+        meeting = TCPStore(host, port, size, opens, patience, multi_tenant=True)
         # ranks that are started again may meet in the same store, where those before them left their addresses
-        store = dist.PrefixStore(f"segue/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", meeting)
+        store = PrefixStore(f"segue/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", meeting)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
         return Group(timeout)
     except (RuntimeError, ValueError) as error:

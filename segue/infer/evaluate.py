@@ -6,6 +6,7 @@ Letters: B lanes, T tokens in the segment, M states in memory.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,10 @@ from segue.text.lanes import Segment
 
 Report = Callable[[str, int, int], None]
 """Told what is done, how many tokens of it, and of how many."""
+
+
+Read = Callable[[Segment, Memory], tuple[Tensor, Memory]]
+"""Reads a segment: the nats of its targets, and the memory to go on with."""
 
 
 def silent(task: str, done: int, total: int) -> None:
@@ -96,12 +101,18 @@ def evaluate(
     limit: int | None = None,
     documents: bool = True,
     report: Report = silent,
+    read: Read | None = None,
 ) -> Score:
-    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
+    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else.
+
+    `read` gives the nats of a segment in place of the model, where its weights are shared out over ranks.
+    """
     total = targets_of(stream, limit)
     reading = reading.model_copy(update={"segment": reading.at_once})
     device = model.vocabulary.tables[0].device
-    memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
+    memory: Memory = model.start(lanes=lanes, reach=reading.reach)
+    if read is None:
+        memory, read = model.projected(memory), partial(_surprise, model)
     plan = (
         segments(stream, reading, total, documents=documents)
         if lanes == 1
@@ -109,16 +120,20 @@ def evaluate(
     )
     nats, done = 0.0, 0
     for segment in plan:
-        hidden, memory = model(
-            segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
-        )
-        surprise = model.nats(hidden, segment.targets.clamp(min=0).to(device))
+        surprise, memory = read(segment, memory)
         counts = segment.targets >= 0
         nats += surprise.double().masked_fill(~counts.to(device), 0).sum().item()
         done += int(counts.sum())
         report("evaluating", done, total)
     assert done == total, "every target is scored once"
     return scored(stream, nats, total)
+
+
+def _surprise(model: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    """(B, T) The nats of a segment's targets, and the memory to go on with."""
+    device = model.vocabulary.tables[0].device
+    hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths)
+    return model.nats(hidden, segment.targets.clamp(min=0).to(device)), after
 
 
 def targets_of(stream: Stream, limit: int | None) -> int:

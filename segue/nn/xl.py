@@ -41,7 +41,10 @@ class TransformerXL(nn.Module):
                 f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
             )
         held = reach.memory if reach.initial == "zeros" else 0
-        empty = self.vocabulary.tables[0].new_zeros(lanes, held, self.config.width)
+        table = self.vocabulary.tables[
+            0
+        ]  # of which a rank may hold a part only: zeros like it would be parts too
+        empty = torch.zeros(lanes, held, self.config.width, dtype=table.dtype, device=table.device)
         counts = torch.full((lanes,), held, device=HOST)
         return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach)
 

@@ -4,7 +4,7 @@ Letters: B lanes, T tokens in the segment.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
-from segue.distributed import ALONE, Ranks, sum_gradients
+from segue.distributed import ALONE, Ranks, placed, sum_gradients
 from segue.infer.evaluate import Score, evaluate
+from segue.nn.deferred import deferred
 from segue.nn.footprint import training_flops
 from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe
@@ -41,13 +42,34 @@ class LanguageTask:
         """The beginning of a run, from nothing or from the weights of a model."""
         train = self.recipe.train
         torch.manual_seed(train.seed)
-        built = TransformerXL(self.recipe.model)
-        if model is not None:
-            built.load_state_dict(model.state_dict())
-        state = fresh_state(Objective(built.to(self.device)), train, self.ranks)
+        given = None if model is None else model.state_dict()
+        built, trained = (self._parts if self._shared_out else self._whole)(given)
+        state = fresh_state(built, trained, train, self.ranks)
         lanes = train.lanes // train.accumulate // self.ranks.size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
         return state
+
+    @property
+    def _shared_out(self) -> bool:
+        return self.recipe.train.sharded and self.ranks.size > 1
+
+    def _whole(self, given: Mapping[str, Tensor] | None) -> tuple[TransformerXL, nn.Module]:
+        """A model with these weights or fresh ones, and what a step calls."""
+        model = TransformerXL(self.recipe.model)
+        if given is not None:
+            model.load_state_dict(given)
+        return model, self.ranks.spread(Objective(model.to(self.device)))
+
+    def _parts(self, given: Mapping[str, Tensor] | None) -> tuple[TransformerXL, nn.Module]:
+        """The same of which every rank holds a part, and which is never whole anywhere."""
+        model, draws = deferred(lambda: TransformerXL(self.recipe.model))
+        half = self.recipe.train.precision == "bfloat16"
+        trained = self.ranks.shard(Objective(model), model.blocks, half=half)
+        trained.to_empty(device=self.device)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(placed(weight, draws[name]() if given is None else given[name]))
+        return model, trained
 
     def begin(self) -> dict[str, Any]:
         train, split = self.recipe.train, self.corpus.header.splits["train"]
@@ -89,6 +111,7 @@ class LanguageTask:
             reading,
             limit=train.validate_tokens,
             documents=train.documents,
+            read=state.trained if self._shared_out else None,
         )
         nats = score.nats / score.tokens
         return {

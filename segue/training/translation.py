@@ -45,7 +45,7 @@ class TranslationTask:
         if model is not None:
             built.load_state_dict(model.state_dict())
         objective = PairObjective(built.to(self.device), self.recipe.train.smoothing)
-        return fresh_state(objective, self.recipe.train, self.ranks)
+        return fresh_state(built, self.ranks.spread(objective), self.recipe.train, self.ranks)
 
     def begin(self) -> dict[str, Any]:
         train, lengths = self.recipe.train, self.pairs.lengths("train")
