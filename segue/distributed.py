@@ -53,9 +53,12 @@ class Ranks:
         each = count // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
-    def mean(self, value: float) -> float:
-        """The mean over all ranks; every rank gets the same."""
+    def total(self, value: float) -> float:
+        """The sum over all ranks; every rank gets the same."""
         return value
+
+    def mean(self, value: float) -> float:
+        return self.total(value) / self.size
 
     def highest(self, value: int) -> int:
         """The highest of all ranks' numbers."""
@@ -129,8 +132,12 @@ def placed(weight: Tensor, whole: Tensor) -> Tensor:
 
 def value_of(tensor: Tensor) -> Tensor:
     """All of a tensor that may be shared out."""
-    whole: Tensor = tensor.full_tensor() if _shared_out(tensor) else tensor  # type: ignore[operator]
-    return whole
+    if not _shared_out(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return tensor.full_tensor()
 
 
 def _shared_out(tensor: Tensor) -> bool:
@@ -156,8 +163,8 @@ class Group(Ranks):
         self._savers = dist.new_group(backend="gloo", timeout=patience)
         self._background, self._saving = ThreadPoolExecutor(max_workers=1), _done()
 
-    def mean(self, value: float) -> float:
-        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM) / self.size
+    def total(self, value: float) -> float:
+        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM)
 
     def highest(self, value: int) -> int:
         return int(self._reduced(torch.tensor(value), dist.ReduceOp.MAX))

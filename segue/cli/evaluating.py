@@ -14,6 +14,7 @@ from segue.errors import InputError
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle
     from segue.config import Reading
+    from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Report, Score
     from segue.nn.xl import TransformerXL
@@ -56,31 +57,43 @@ def evaluate(
     """Score every token of a split but its first, once.
 
     Any segment, memory, clamp and span will do, whatever the training used. One lane is the reference; more lanes
-    first read what lies before their part, as far as they can see back, so they score the same.
+    first read what lies before their part, as far as they can see back, so they score the same. Under torchrun every
+    rank reads so many lanes.
     """
-    use(threads, device)
-    from segue.checkpoint import load
+    from segue.distributed import joined, local_device
     from segue.infer.adapt import Cache, Dynamic
 
-    if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
-        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
-    bundle = load(run)
-    corpus = _corpus(run, data, bundle)
-    model, reading = (
-        bundle.model.to(device),
-        bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
-    )
     way: Way = "sliding" if sliding else lanes
     if dynamic:
         way = Dynamic(rate=rate, decay=decay)
     elif cache:
         way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
-    begin = time.monotonic()
-    with Progress("tokens") as progress:
-        score = _scored(model, corpus, split, reading, way, limit, progress.update)
+    with joined() as ranks, Progress("tokens") as progress:
+
+        def opened() -> "tuple[Bundle, Corpus]":
+            use(threads, local_device(device))
+            _check_ways(ranks.size, sliding, dynamic, cache > 0, lanes > 1)
+            return _opened(run, data)
+
+        bundle, corpus = ranks.together(opened)
+        model = bundle.model.to(local_device(device))
+        reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
+        begin = time.monotonic()
+        score = _scored(model, corpus, split, reading, way, limit, progress.update, ranks)
+        if not ranks.first:
+            return
     name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
+    if ranks.size > 1:
+        facts |= {"ranks": ranks.size, "overlap": reading.overlap(bundle.model.config.layers)}
     typer.echo(json.dumps(facts) if as_json else _said(facts))
+
+
+def _check_ways(ranks: int, *chosen: bool) -> None:
+    if sum(chosen) > 1:
+        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
+    if ranks > 1 and any(chosen[:3]):
+        raise InputError("--sliding, --dynamic and --cache read the stream in order; use one process")
 
 
 def _scored(
@@ -91,11 +104,12 @@ def _scored(
     way: "Way",
     limit: int | None,
     report: "Report",
+    ranks: "Ranks",
 ) -> "Score":
     """Read the split in one of the ways that there are."""
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
-    from segue.infer.evaluate import evaluate_sliding
+    from segue.infer.evaluate import evaluate_sliding, silent
 
     stream = corpus.stream(split)
     if way == "sliding":
@@ -107,7 +121,8 @@ def _scored(
     if isinstance(way, adapt.Cache):
         return adapt.evaluate_cached(model, stream, reading, way, limit=limit, report=report)
     assert isinstance(way, int)
-    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=report)
+    told = report if ranks.first else silent
+    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=told, ranks=ranks)
 
 
 def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
@@ -127,17 +142,19 @@ def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
 
 def _said(facts: dict[str, Any]) -> str:
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
+    ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} tokens read first" if "ranks" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
         f"{facts['split']}: {facts['bits_per_byte']:.4f} bits per byte, {facts['bits_per_token']:.4f} bits per token, "
         f"perplexity {facts['perplexity']:.3f}{words}\n"
         f"{facts['tokens']:,} tokens, {facts['bytes']:,} bytes scored in {facts['seconds']:.1f} s; "
-        f"{facts['way']}, segment {facts['segment']}, {reach}"
+        f"{facts['way']}, segment {facts['segment']}, {reach}{ranks}"
     )
 
 
-def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
-    from segue.checkpoint import read_json
+def _opened(run: Path, data: Path | None) -> "tuple[Bundle, Corpus]":
+    """A model, and a corpus that fits it."""
+    from segue.checkpoint import load, read_json
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest
 
@@ -145,10 +162,10 @@ def _corpus(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
         if not (run / "run.json").is_file():
             raise InputError(f"{run} does not say what it was trained on; give a corpus with --data")
         data = Path(read_json(run / "run.json")["data"])
-    corpus = open_corpus(data)
+    bundle, corpus = load(run), open_corpus(data)
     fits = corpus.header.vocab == bundle.model.config.vocab
     if not fits or (bundle.tokenizer is not None and digest(bundle.tokenizer) != digest(corpus.tokenizer)):
         raise InputError(
             f"{data} was prepared with another tokenizer than {run}; prepare it again with the run's"
         )
-    return corpus
+    return bundle, corpus

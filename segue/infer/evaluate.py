@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segue.config import RELATIVE, Reach, Reading
+from segue.distributed import ALONE, Ranks
 from segue.errors import InputError
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
@@ -102,10 +104,12 @@ def evaluate(
     documents: bool = True,
     report: Report = silent,
     read: Read | None = None,
+    ranks: Ranks = ALONE,
 ) -> Score:
     """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else.
 
-    `read` gives the nats of a segment in place of the model, where its weights are shared out over ranks.
+    `read` gives the nats of a segment in place of the model, where its weights are shared out over ranks. Several
+    ranks read so many lanes each.
     """
     total = targets_of(stream, limit)
     reading = reading.model_copy(update={"segment": reading.at_once})
@@ -115,8 +119,8 @@ def evaluate(
         memory, read = model.projected(memory), partial(_surprise, model)
     plan = (
         segments(stream, reading, total, documents=documents)
-        if lanes == 1
-        else _side_by_side(model, stream, reading, lanes, total, documents)
+        if lanes * ranks.size == 1
+        else _side_by_side(model, stream, reading, _Parts(lanes * ranks.size, total, ranks), documents)
     )
     nats, done = 0.0, 0
     for segment in plan:
@@ -124,9 +128,9 @@ def evaluate(
         counts = segment.targets >= 0
         nats += surprise.double().masked_fill(~counts.to(device), 0).sum().item()
         done += int(counts.sum())
-        report("evaluating", done, total)
-    assert done == total, "every target is scored once"
-    return scored(stream, nats, total)
+        report("evaluating", done, total // ranks.size)
+    assert ranks.total(done) == total, "every target is scored once"
+    return scored(stream, ranks.total(nats), total)
 
 
 def _surprise(model: TransformerXL, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
@@ -146,8 +150,21 @@ def targets_of(stream: Stream, limit: int | None) -> int:
     return total
 
 
+class _Parts(NamedTuple):
+    """A stream cut for lanes that are read side by side, some by each rank."""
+
+    lanes: int
+    total: int  # targets
+    ranks: Ranks
+
+    def begins(self, segment: int) -> tuple[np.ndarray[Any, Any], int]:
+        """(B, 1) Where this rank's parts begin, and how long each is: a multiple of the segment."""
+        part = math.ceil(self.total / self.lanes / segment) * segment
+        return np.array(self.ranks.share(self.lanes))[:, None] * part, part
+
+
 def _side_by_side(
-    model: TransformerXL, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
+    model: TransformerXL, stream: Stream, reading: Reading, parts: _Parts, documents: bool
 ) -> Iterator[Segment]:
     """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
 
@@ -159,9 +176,8 @@ def _side_by_side(
         raise InputError(f"encoding {config.encoding!r} counts from the beginning: read it in one lane")
     if documents and reach.initial == "zeros" and len(stream.starts) > 1:
         raise InputError("a memory of zeros begins at a segment's edge, so documents are read in one lane")
-    part = math.ceil(total / lanes / segment) * segment
-    before = math.ceil(config.layers * (reach.memory + segment) / segment) * segment
-    begins = np.arange(lanes)[:, None] * part
+    total, before = parts.total, reading.overlap(config.layers)
+    begins, part = parts.begins(segment)
     for moment in range(-before, part, segment):
         places = begins + moment + np.arange(segment)
         real = (places >= 0) & (places < total)

@@ -45,7 +45,7 @@ class _Noting(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _filled(function: Any, shape: torch.Size, kind: torch.dtype, values: tuple[Any, ...]) -> Tensor:
