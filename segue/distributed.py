@@ -235,7 +235,11 @@ class Group(Ranks):
             str(folder), fqn_to_index_mapping=index, save_distributed=True, enable_consolidation=True
         )
         # What torch joins again it takes for numbers with a point, and of a number alone it writes zeros: decision 9
-        whole = {name: value if value.dim() else value.view(1) for name, value in tensors.items()}
+        whole = {
+            name: value if value.dim() else value.view(1)
+            for name, value in tensors.items()
+            if self.first or _shared_out(value)  # what all ranks hold, one of them copies and writes
+        }
         written = async_save(whole, storage_writer=writer, process_group=self._savers)
         assert isinstance(written, Future)
 
@@ -308,7 +312,7 @@ def joined() -> Iterator[Ranks]:
     if _joined:
         yield _joined[0]
         return
-    if not _launched():
+    if not _launched() or os.environ.get("WORLD_SIZE") == "1":
         yield ALONE
         return
     group = _join()
