@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow bench growth quality clean
+.PHONY: help demo dates test lint format test-slow bench growth scale quality clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; 
 
 growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and width (half a minute)
 	$(BIN)/python bench/growth.py
+
+scale: $(READY)  ## speed and memory of 1, 2 and 4 ranks (some minutes; MORE=--large: the 277M preset too)
+	$(BIN)/python bench/scale.py $(MORE)
 
 quality: $(READY) .venv-peers/ready  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)
 	$(PEERS)/python bench/quality.py --data $(DATA) $(MORE)

@@ -250,15 +250,23 @@ class Reading(Settings):
     reach: Reach
 
     @property
-    def at_once(self) -> int:
-        """Tokens that may be read together without a difference: more than a segment where seams do not show.
-
-        They do not show where every token sees the same span of keys, and memory holds it wherever the cut falls.
-        """
+    def seamless(self) -> bool:
+        """Whether seams do not show: every token sees the same span of keys, which memory holds wherever the cut is."""
         span, whole = self.reach.span, self.reach.positions == "onward"
-        if span is None or span > self.reach.memory + 1 or not whole:
-            return self.segment
-        return max(1, AT_ONCE // self.segment) * self.segment
+        return span is not None and span <= self.reach.memory + 1 and whole
+
+    @property
+    def at_once(self) -> int:
+        """Tokens that may be read together without a difference: more than a segment where seams do not show."""
+        return max(1, AT_ONCE // self.segment) * self.segment if self.seamless else self.segment
+
+    def overlap(self, layers: int) -> int:
+        """Tokens to read first to know of what lies before a token all that reading on from far back would know.
+
+        A layer sees as far back as its span where seams do not show, else memory and a segment at most.
+        """
+        seen = self.reach.span if self.seamless and self.reach.span else self.reach.memory + self.segment
+        return -(-layers * seen // self.segment) * self.segment
 
     def changed(
         self,

@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -52,9 +53,12 @@ class Ranks:
         each = count // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
-    def mean(self, value: float) -> float:
-        """The mean over all ranks; every rank gets the same."""
+    def total(self, value: float) -> float:
+        """The sum over all ranks; every rank gets the same."""
         return value
+
+    def mean(self, value: float) -> float:
+        return self.total(value) / self.size
 
     def highest(self, value: int) -> int:
         """The highest of all ranks' numbers."""
@@ -88,6 +92,13 @@ class Ranks:
         """What training calls instead, whose gradients are the mean over all ranks."""
         return objective
 
+    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:  # noqa: ARG002
+        """The same, with every rank holding its part of each weight; whole ones are there for one block at a time.
+
+        With `half`, products are in bfloat16, and sums over ranks in float32.
+        """
+        return objective
+
     def save(
         self,
         folder: Path,  # noqa: ARG002
@@ -108,6 +119,32 @@ class Ranks:
 ALONE = Ranks()
 
 
+def placed(weight: Tensor, whole: Tensor) -> Tensor:
+    """A fresh copy of a tensor of the weight's shape, lying where the weight does: a part, if that is one."""
+    if not _shared_out(weight) or whole.shape != weight.shape:
+        return whole.clone().to(weight.device)
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(weight, DTensor)
+    mesh, here = weight.device_mesh, whole.to(weight.device)
+    return distribute_tensor(here, mesh, weight.placements, src_data_rank=None).clone()
+
+
+def value_of(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be shared out."""
+    if not _shared_out(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return tensor.full_tensor()
+
+
+def _shared_out(tensor: Tensor) -> bool:
+    """Whether ranks hold parts of it: a DTensor, which takes a second to import and which one process never has."""
+    return hasattr(tensor, "device_mesh")
+
+
 def sum_gradients(trained: nn.Module, wanted: bool) -> None:
     """Whether the next backward pass adds up gradients over ranks; of several in a step, only the last has to."""
     if isinstance(trained, DistributedDataParallel):
@@ -126,8 +163,8 @@ class Group(Ranks):
         self._savers = dist.new_group(backend="gloo", timeout=patience)
         self._background, self._saving = ThreadPoolExecutor(max_workers=1), _done()
 
-    def mean(self, value: float) -> float:
-        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM) / self.size
+    def total(self, value: float) -> float:
+        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM)
 
     def highest(self, value: int) -> int:
         return int(self._reduced(torch.tensor(value), dist.ReduceOp.MAX))
@@ -168,6 +205,20 @@ class Group(Ranks):
     def spread(self, objective: nn.Module) -> nn.Module:
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
 
+    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        warnings.filterwarnings(
+            "ignore", message="FSDP2-wrapped module .* returned a view"
+        )  # nobody writes to it
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
+        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.size,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(objective, mesh=mesh, mp_policy=policy)
+        return objective
+
     def save(
         self,
         folder: Path,
@@ -184,7 +235,11 @@ class Group(Ranks):
             str(folder), fqn_to_index_mapping=index, save_distributed=True, enable_consolidation=True
         )
         # What torch joins again it takes for numbers with a point, and of a number alone it writes zeros: decision 9
-        whole = {name: value if value.dim() else value.view(1) for name, value in tensors.items()}
+        whole = {
+            name: value if value.dim() else value.view(1)
+            for name, value in tensors.items()
+            if self.first or _shared_out(value)  # what all ranks hold, one of them copies and writes
+        }
         written = async_save(whole, storage_writer=writer, process_group=self._savers)
         assert isinstance(written, Future)
 
@@ -257,7 +312,7 @@ def joined() -> Iterator[Ranks]:
     if _joined:
         yield _joined[0]
         return
-    if not _launched():
+    if not _launched() or os.environ.get("WORLD_SIZE") == "1":
         yield ALONE
         return
     group = _join()

@@ -70,6 +70,7 @@ class TrainConfig(Schedule):
     initial: Literal["empty", "zeros"] = "empty"  # as in Reach
     positions: Literal["onward", "restart", "confused"] = "onward"  # as in Reach
     validate_tokens: PositiveInt = 100_000
+    sharded: bool = False  # several ranks hold a part of each weight (FSDP2), instead of all of them
 
     @model_validator(mode="after")
     def _lanes_divide(self) -> Self:
@@ -77,6 +78,10 @@ class TrainConfig(Schedule):
             raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
         if self.initial == "zeros" and self.documents:
             raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
+        if self.sharded and self.optimizer == "muon":
+            raise ValueError(
+                "muon needs whole matrices, and sharded ranks hold parts; use adamw, or sharded=false"
+            )
         return self
 
     @property

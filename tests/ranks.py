@@ -16,7 +16,7 @@ import torch
 import torch._dynamo  # torch's wrappers import it, which takes seconds: once here, and not in every fork
 from torch.distributed import TCPStore
 
-LONGEST = 100
+LONGEST = 400
 """Seconds after which a test has hung."""
 
 GRACE = 10

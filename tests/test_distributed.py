@@ -14,11 +14,14 @@ import segue
 from ranks import on_ranks, succeeded
 from runs import WORDS, make_corpus, small_recipe
 from segue.checkpoint import WEIGHTS, checkpoints, read_tensors, verify
-from segue.config import Seq2SeqConfig, Translating
-from segue.infer.evaluate import silent
+from segue.config import Reach, Reading, Seq2SeqConfig, Translating
+from segue.distributed import joined
+from segue.infer.evaluate import evaluate, silent
 from segue.recipe import PairTrainConfig, Recipe, TranslationRecipe
+from segue.text.corpus import Stream, open_corpus
 from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from segue.training.run import read_log
+from support import build, shape
 
 STEPS = 50
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
@@ -163,3 +166,32 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     on(after, partial(segue.resume, part))
     torch.testing.assert_close(weights(part, 20), weights(tmp_path / "whole", 20), rtol=0, atol=1e-9)
     assert segue.load(part).model.config == recipe.model
+
+
+READINGS = [
+    Reading(
+        segment=5, reach=Reach(memory=7)
+    ),  # seams show: what is read first is memory and segment for each layer
+    Reading(segment=4, reach=Reach(memory=9, span=6, clamp=4)),  # they do not: the span for each layer
+    Reading(segment=6, reach=Reach(memory=0)),
+]
+
+
+def test_a_stream_that_ranks_share_is_scored_the_same(corpus: Path, tmp_path: Path) -> None:
+    model, stream = build(shape(vocab=256)), open_corpus(corpus).stream("train")
+    scores = [evaluate(model, stream, reading, limit=700).nats for reading in READINGS]
+    assert [reading.overlap(2) for reading in READINGS] == [25, 12, 12]
+    succeeded(on_ranks(2, tmp_path, score_shared, model, stream, scores))
+    succeeded(on_ranks(3, tmp_path, score_shared, model, stream, scores))
+
+
+def score_shared(model: segue.TransformerXL, stream: Stream, scores: list[float]) -> None:
+    """Ranks of one lane, and of two; with a stream too short for all of them, too."""
+    with joined() as ranks:
+        for reading, wanted in zip(READINGS, scores, strict=True):
+            for lanes in (1, 2):
+                found = evaluate(model, stream, reading, lanes=lanes, limit=700, ranks=ranks)
+                assert found.nats == pytest.approx(wanted, rel=1e-12)
+                assert found.tokens == 700
+        few = evaluate(model, stream, READINGS[0], limit=3, ranks=ranks)
+        assert few.nats == pytest.approx(evaluate(model, stream, READINGS[0], limit=3).nats, rel=1e-12)

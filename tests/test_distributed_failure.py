@@ -1,5 +1,6 @@
 """What goes wrong with several ranks: one clear line, no hang, and a run that goes on."""
 
+import json
 import os
 import signal
 import socket
@@ -119,6 +120,23 @@ def test_the_command_line_under_torchrun(corpus: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("12 steps in") == 1
     assert segue.load(tmp_path / "run").model.config == RECIPE.model
+    words = ["eval", tmp_path / "run", "--json"]
+    ended = on_ranks(2, tmp_path, command, *words)
+    succeeded(ended)
+    shared, alone = json.loads(ended[0].said), json.loads(printed(*words))
+    assert shared["nats_per_token"] == pytest.approx(alone["nats_per_token"], rel=1e-5)
+    assert (shared["ranks"], shared["overlap"], ended[1].said) == (2, 48, "")
+    refused(
+        on_ranks(2, tmp_path, command, *words, "--dynamic"),
+        "--sliding, --dynamic and --cache read the stream in order; use one process",
+    )
+
+
+def printed(*words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "segue", *map(str, words)], check=True, capture_output=True, text=True
+    )
+    return done.stdout
 
 
 def command(*words: object, differs: str = "") -> None:

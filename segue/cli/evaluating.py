@@ -15,6 +15,7 @@ from segue.errors import InputError
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle
     from segue.config import Reading
+    from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Report, Score
     from segue.nn.language import LanguageModel
@@ -58,37 +59,52 @@ def evaluate(
     """Score every token of a split but its first, once.
 
     Any segment, memory, clamp and span will do, whatever the training used. One lane is the reference; more lanes
-    first read what lies before their part, as far as they can see back, so they score the same. Of a translator it
-    tells perplexity, exact matches, BLEU and chrF; how to read is not for it.
+    first read what lies before their part, as far as they can see back, so they score the same. Under torchrun every
+    rank reads so many lanes. Of a translator it tells perplexity, exact matches, BLEU and chrF: how to read is not for
+    it.
     """
-    use(threads, device)
     from segue.checkpoint import load, translates
+    from segue.distributed import joined, local_device
     from segue.infer.adapt import Cache, Dynamic
 
-    if translates(run):
-        judge_translator(run, data, split, device, as_json)
-        return
-    if sum((sliding, dynamic, cache > 0, lanes > 1)) > 1:
-        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
     if dynamic and int8:
         raise InputError("--dynamic lets the weights move, and --int8 rounds them; choose one")
-    bundle = placed(load(run), device, int8)
-    corpus = corpus_of(run, data, bundle)
-    model, reading = (
-        bundle.model,
-        bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span),
-    )
+    if translates(run):
+        use(threads, device)
+        judge_translator(run, data, split, device, as_json)
+        return
     way: Way = "sliding" if sliding else lanes
     if dynamic:
         way = Dynamic(rate=rate, decay=decay)
     elif cache:
         way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
-    begin = time.monotonic()
-    with Progress("tokens") as progress:
-        score = _scored(model, corpus, split, reading, way, limit, progress.update)
+    with joined() as ranks, Progress("tokens") as progress:
+
+        def opened() -> "tuple[Bundle, Corpus]":
+            use(threads, local_device(device))
+            _check_ways(ranks.size, sliding, dynamic, cache > 0, lanes > 1)
+            bundle = placed(load(run), local_device(device), int8)
+            return bundle, corpus_of(run, data, bundle)
+
+        bundle, corpus = ranks.together(opened)
+        model = bundle.model
+        reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
+        begin = time.monotonic()
+        score = _scored(model, corpus, split, reading, way, limit, progress.update, ranks)
+        if not ranks.first:
+            return
     name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
+    if ranks.size > 1:
+        facts |= {"ranks": ranks.size, "overlap": model.looks_back(reading)}
     typer.echo(json.dumps(facts) if as_json else _said(facts))
+
+
+def _check_ways(ranks: int, *chosen: bool) -> None:
+    if sum(chosen) > 1:
+        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
+    if ranks > 1 and any(chosen[:3]):
+        raise InputError("--sliding, --dynamic and --cache read the stream in order; use one process")
 
 
 def _scored(
@@ -99,11 +115,12 @@ def _scored(
     way: "Way",
     limit: int | None,
     report: "Report",
+    ranks: "Ranks",
 ) -> "Score":
     """Read the split in one of the ways that there are."""
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
-    from segue.infer.evaluate import evaluate_sliding
+    from segue.infer.evaluate import evaluate_sliding, silent
 
     stream = corpus.stream(split)
     if way == "sliding":
@@ -115,7 +132,8 @@ def _scored(
     if isinstance(way, adapt.Cache):
         return adapt.evaluate_cached(model, stream, reading, way, limit=limit, report=report)
     assert isinstance(way, int)
-    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=report)
+    told = report if ranks.first else silent
+    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=told, ranks=ranks)
 
 
 def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
@@ -135,12 +153,13 @@ def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
 
 def _said(facts: dict[str, Any]) -> str:
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
+    ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} tokens read first" if "ranks" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
         f"{facts['split']}: {facts['bits_per_byte']:.4f} bits per byte, {facts['bits_per_token']:.4f} bits per token, "
         f"perplexity {facts['perplexity']:.3f}{words}\n"
         f"{facts['tokens']:,} tokens, {facts['bytes']:,} bytes scored in {facts['seconds']:.1f} s; "
-        f"{facts['way']}, segment {facts['segment']}, {reach}"
+        f"{facts['way']}, segment {facts['segment']}, {reach}{ranks}"
     )
 
 

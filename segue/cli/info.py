@@ -17,17 +17,24 @@ def info(
     name: Annotated[
         str | None, typer.Argument(help="A preset or the folder of a bundle.", metavar="[PRESET|BUNDLE]")
     ] = None,
+    ranks: Annotated[int, typer.Option(help="What a preset takes on each of so many ranks.")] = 1,
+    flops: Annotated[float, typer.Option(help="Of a rank, in TFLOP/s that products really reach.")] = 100.0,
+    bandwidth: Annotated[float, typer.Option(help="Of a rank's network, in GB/s.")] = 12.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
     """List the presets, or show one of them, or a bundle.
 
     Memory is for float32. Training counts weights, gradients, Adam's moments, the carried memory and what one step
     keeps for its backward pass, at the published number of lanes; reading counts weights and one lane's memory.
+    With --ranks, what each of so many would hold and send: calculated, not measured.
     """
     if name is None:
         _list_presets(as_json)
         return
-    found = _bundle(Path(name)) if Path(name).exists() else _preset(name)
+    if ranks > 1:
+        found = _ranks(name, ranks, flops, bandwidth)
+    else:
+        found = _bundle(Path(name)) if Path(name).exists() else _preset(name)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -72,6 +79,42 @@ def _preset(name: str) -> dict[str, Any]:
     chosen = preset(name)
     facts = {"preset": name, **_facts(chosen)}
     return facts | {"note": chosen.note} if chosen.note else facts
+
+
+def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, Any]:
+    """What a preset takes on several ranks, on paper."""
+    from segue.config import XLConfig
+    from segue.errors import InputError
+    from segue.nn.footprint import parameters
+    from segue.nn.scale import Machines, rank_share
+    from segue.presets import preset
+    from segue.recipe import Recipe
+    from segue.training.checks import check_dealt
+
+    recipe = preset(name).recipe
+    fits = isinstance(recipe, Recipe) and isinstance(recipe.model, XLConfig)
+    if not isinstance(recipe, Recipe) or not fits or flops <= 0 or bandwidth <= 0:
+        raise InputError("--ranks is for Transformer-XLs, and --flops and --bandwidth are above 0")
+    check_dealt(recipe, ranks)
+    facts: dict[str, Any] = {"preset": name, "parameters": parameters(recipe.model), "ranks": ranks}
+    facts |= {
+        "assumed": f"{flops:g} TFLOP/s and {bandwidth:g} GB/s for each rank, float32; nothing is measured"
+    }
+    for way, sharded in (("DDP", False), ("FSDP2", True)):
+        share = rank_share(recipe, ranks, Machines(flops * 1e12, bandwidth * 1e9), sharded=sharded)
+        facts[way] = {
+            "lanes": share.lanes,
+            "total_bytes": share.total_bytes,
+            "state_bytes": share.state_bytes,
+            "passing_bytes": share.passing_bytes,
+            "carried_bytes": share.carried_bytes,
+            "step_bytes": share.step_bytes,
+            "sent in a step": _size(share.sent_in_a_step),
+            "computing": f"{share.seconds_computing:.3g} s",
+            "sending": f"{share.seconds_sending:.3g} s",
+            "efficiency": f"{share.least_efficiency:.0%} to {share.most_efficiency:.0%}",
+        }
+    return facts
 
 
 def _bundle(path: Path) -> dict[str, Any]:

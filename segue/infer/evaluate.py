@@ -6,13 +6,16 @@ Letters: B lanes, T tokens in the segment, M states in memory.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segue.config import Reach, Reading
+from segue.distributed import ALONE, Ranks
 from segue.errors import InputError
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
@@ -21,6 +24,10 @@ from segue.text.lanes import Segment
 
 Report = Callable[[str, int, int], None]
 """Told what is done, how many tokens of it, and of how many."""
+
+
+Read = Callable[[Segment, Memory], tuple[Tensor, Memory]]
+"""Reads a segment: the nats of its targets, and the memory to go on with."""
 
 
 def silent(task: str, done: int, total: int) -> None:
@@ -95,15 +102,22 @@ def evaluate(
     limit: int | None = None,
     documents: bool = True,
     report: Report = silent,
+    read: Read | None = None,
+    ranks: Ranks = ALONE,
 ) -> Score:
-    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else."""
+    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else.
+
+    `read` gives the nats of a segment in place of the model, where its weights are shared out over ranks. Several
+    ranks read so many lanes each.
+    """
     total = targets_of(stream, limit)
     nats, done = 0.0, 0
-    for surprise in surprises(model, stream, reading, total, lanes=lanes, documents=documents):
+    found = surprises(model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks)
+    for surprise in found:
         nats, done = nats + surprise.sum().item(), done + len(surprise)
-        report("evaluating", done, total)
-    assert done == total, "every target is scored once"
-    return scored(stream, nats, total)
+        report("evaluating", done, total // ranks.size)
+    assert ranks.total(done) == total, "every target is scored once"
+    return scored(stream, ranks.total(nats), total)
 
 
 @torch.no_grad()
@@ -115,22 +129,29 @@ def surprises(
     *,
     lanes: int = 1,
     documents: bool = True,
+    read: Read | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
     reading = reading.model_copy(update={"segment": reading.at_once})
-    device = model.device
-    memory: Memory = model.projected(model.start(lanes=lanes, reach=reading.reach))
+    memory: Memory = model.start(lanes=lanes, reach=reading.reach)
+    if read is None:
+        memory, read = model.projected(memory), partial(_surprise, model)
     plan = (
         segments(stream, reading, total, documents=documents)
-        if lanes == 1
-        else _side_by_side(model, stream, reading, lanes, total, documents)
+        if lanes * ranks.size == 1
+        else _side_by_side(model, stream, reading, _Parts(lanes * ranks.size, total, ranks), documents)
     )
     for segment in plan:
-        hidden, memory = model(
-            segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
-        )
-        nats = model.nats(hidden, segment.targets.clamp(min=0).to(device))
-        yield nats.double()[(segment.targets >= 0).to(device)]
+        nats, memory = read(segment, memory)
+        yield nats.double()[(segment.targets >= 0).to(nats.device)]
+
+
+def _surprise(model: LanguageModel, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    """(B, T) The nats of a segment's targets, and the memory to go on with."""
+    device = model.device
+    hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths)
+    return model.nats(hidden, segment.targets.clamp(min=0).to(device)), after
 
 
 def targets_of(stream: Stream, limit: int | None) -> int:
@@ -143,8 +164,21 @@ def targets_of(stream: Stream, limit: int | None) -> int:
     return total
 
 
+class _Parts(NamedTuple):
+    """A stream cut for lanes that are read side by side, some by each rank."""
+
+    lanes: int
+    total: int  # targets
+    ranks: Ranks
+
+    def begins(self, segment: int) -> tuple[np.ndarray[Any, Any], int]:
+        """(B, 1) Where this rank's parts begin, and how long each is: a multiple of the segment."""
+        part = math.ceil(self.total / self.lanes / segment) * segment
+        return np.array(self.ranks.share(self.lanes))[:, None] * part, part
+
+
 def _side_by_side(
-    model: LanguageModel, stream: Stream, reading: Reading, lanes: int, total: int, documents: bool
+    model: LanguageModel, stream: Stream, reading: Reading, parts: _Parts, documents: bool
 ) -> Iterator[Segment]:
     """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
 
@@ -156,9 +190,8 @@ def _side_by_side(
         raise InputError("this model knows all the way back to the beginning: read it in one lane")
     if documents and reading.reach.initial == "zeros" and len(stream.starts) > 1:
         raise InputError("a memory of zeros begins at a segment's edge, so documents are read in one lane")
-    part = math.ceil(total / lanes / segment) * segment
-    before = math.ceil(back / segment) * segment
-    begins = np.arange(lanes)[:, None] * part
+    total, before = parts.total, math.ceil(back / segment) * segment
+    begins, part = parts.begins(segment)
     for moment in range(-before, part, segment):
         places = begins + moment + np.arange(segment)
         real = (places >= 0) & (places < total)

@@ -54,10 +54,13 @@ def training_bytes(recipe: Recipe) -> int:
     """Weights, gradients and Adam's two moments; memory; and what one step keeps for its backward pass."""
     model, train = recipe.model, recipe.train
     memory = train.lanes * _held(model, train.memory) * FLOAT
+    return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + logits_bytes(model, train)
+
+
+def logits_bytes(model: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
+    """Log-probabilities that are kept at once, and their gradient, which is as large."""
     held = max(CHUNK, LEAST * model.edges[1])
-    logits = min(held, train.lanes * train.segment * model.edges[1])
-    # log-probabilities are kept and their gradient is as large
-    return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + 2 * logits * FLOAT
+    return 2 * FLOAT * min(held, train.lanes * train.segment * model.edges[1])
 
 
 def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:

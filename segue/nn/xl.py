@@ -46,7 +46,10 @@ class TransformerXL(LanguageModel):
                 f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
             )
         held = reach.memory if reach.initial == "zeros" else 0
-        empty = self.vocabulary.tables[0].new_zeros(lanes, held, self.config.width)
+        table = self.vocabulary.tables[
+            0
+        ]  # of which a rank may hold a part only: zeros like it would be parts too
+        empty = torch.zeros(lanes, held, self.config.width, dtype=table.dtype, device=table.device)
         counts = torch.full((lanes,), held, device=HOST)
         return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach)
 
@@ -88,7 +91,7 @@ class TransformerXL(LanguageModel):
         """Every layer sees farther than the one below; positions that are counted know the beginning."""
         if self.config.encoding not in (*RELATIVE, "none") and reading.reach.positions == "onward":
             return None
-        return self.config.layers * (reading.reach.memory + reading.segment)
+        return reading.overlap(self.config.layers)
 
     @torch.no_grad()
     def projected(self, memory: Memory) -> ProjectedMemory:

@@ -84,6 +84,8 @@ def _check_language(recipe: Recipe, corpus: Corpus) -> None:
     if train.validate_every:
         corpus.stream("valid")
     if not isinstance(model, XLConfig):
+        if train.sharded:
+            raise TrainingError("train.sharded shares out the blocks of a Transformer; this model has none")
         return
     limited = model.encoding in ("learned", "per-layer")
     if limited and (train.positions == "onward" or train.segment > model.table):

@@ -5,6 +5,7 @@ from torch import nn
 from segue.errors import TrainingError
 from segue.interop.vectors import Vectors
 from segue.nn.vocab import Vocabulary
+from segue.recipe import Schedule
 from segue.text.tokenizer import Tokenizer
 
 
@@ -13,6 +14,12 @@ def entrance(model: nn.Module) -> Vocabulary:
     found = getattr(model, "source_vocabulary", None) or model.vocabulary
     assert isinstance(found, Vocabulary)
     return found
+
+
+def freeze(model: nn.Module, train: Schedule) -> None:
+    """Let the embedding stay as it is, if the recipe wants that."""
+    for table in entrance(model).tables if train.frozen else ():
+        table.requires_grad_(False)
 
 
 def put_vectors(model: nn.Module, vectors: Vectors, tokenizer: Tokenizer) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from segue.checkpoint import checkpoints
-from segue.distributed import ALONE, Ranks
+from segue.distributed import ALONE, Ranks, value_of
 from segue.recipe import Schedule
 from segue.training.optim import rate_at, set_rate
 from segue.training.state import State, save_state
@@ -128,7 +128,7 @@ class Training:
         if not math.isfinite(total):
             row = next(filter(None, self.ranks.gathered(trouble)))
             raise self.ranks.error(self._not_finite(f"the loss of {row} is not finite at"))
-        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip)
+        norm = value_of(torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip))
         if not norm.isfinite():
             raise self.ranks.error(self._not_finite("the gradient is not finite at"))
         set_rate(state.optimizers, rate_at(state.counters.step, self.schedule))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from segue.distributed import placed
 from segue.recipe import Schedule
 from segue.training.muon import Muon
 
@@ -87,4 +88,4 @@ def restore_optimizers(
         name, key = full.rsplit(":", 1)
         weight = weights[name]
         # a fresh allocation: how memory is aligned changes the last bit of some products
-        owners[weight].state[weight][key] = value.clone().to(weight.device)
+        owners[weight].state[weight][key] = placed(weight, value.view(()) if key == "step" else value)

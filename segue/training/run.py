@@ -31,7 +31,16 @@ from segue.training.loop import Event, Training
 from segue.training.state import State, load_state, save_state
 from segue.training.translation import TranslationTask
 
-EXTENDABLE = ("steps", "minutes", "patience", "validate_every", "validate_tokens", "save_every", "keep")
+EXTENDABLE = (
+    "steps",
+    "minutes",
+    "patience",
+    "validate_every",
+    "validate_tokens",
+    "save_every",
+    "keep",
+    "sharded",
+)
 """What of a recipe may change when a run goes on: how long, how often; never what it computes."""
 
 Watch = Callable[[Event], None]

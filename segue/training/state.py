@@ -9,7 +9,7 @@ Memories are numbered in the order of their lanes, over all ranks, so that any n
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,11 +34,10 @@ from segue.checkpoint import (
     write_tensors,
 )
 from segue.config import Settings
-from segue.distributed import ALONE, Ranks
+from segue.distributed import ALONE, Ranks, placed
 from segue.errors import BundleError, SegueError
 from segue.nn.memory import Memory
 from segue.recipe import Schedule
-from segue.training.embedding import entrance
 from segue.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
 
 TENSORS = "training.safetensors"
@@ -72,16 +71,16 @@ class State:
         self.counters = self.counters.model_copy(update=changes)
 
 
-def fresh_state(objective: nn.Module, schedule: Schedule, ranks: Ranks) -> State:
+def fresh_state(model: nn.Module, trained: nn.Module, schedule: Schedule, ranks: Ranks) -> State:
     """The beginning of a run, with what the optimizers begin with."""
-    model = objective.model
-    assert isinstance(model, nn.Module)
-    if schedule.frozen:
-        for table in entrance(model).tables:
-            table.requires_grad_(False)
-    trained = ranks.spread(objective.train())
     ranks.seed(schedule.seed)
-    return State(model, build_optimizers(model, schedule), trained)
+    return State(model, build_optimizers(model, schedule), trained.train())
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a model these weights, of which it may hold a part only."""
+    held = dict(model.named_parameters())
+    model.load_state_dict({name: placed(held[name], whole) for name, whole in weights.items()})
 
 
 def save_state(
@@ -175,7 +174,7 @@ def _device(model: nn.Module) -> torch.device:
 def _restored(folder: Path, state: State, ranks: Ranks) -> State:
     """A fresh state as the checkpoint says."""
     device = _device(state.model)
-    state.model.load_state_dict(read_tensors(folder / WEIGHTS))
+    fill(state.model, read_tensors(folder / WEIGHTS))
     tensors: dict[str, Tensor] = {}
     for file in folder.glob("*.safetensors"):
         tensors |= {} if file.name == WEIGHTS else read_tensors(file)

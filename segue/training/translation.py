@@ -24,6 +24,7 @@ from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
 from segue.text.pairs import PairSet
+from segue.training.embedding import freeze
 from segue.training.loop import Part
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
@@ -45,8 +46,9 @@ class TranslationTask:
         built = build_translator(self.recipe.model)
         if model is not None:
             built.load_state_dict(model.state_dict())
+        freeze(built, self.recipe.train)
         objective = PairObjective(built.to(self.device), self.recipe.train.smoothing)
-        return fresh_state(objective, self.recipe.train, self.ranks)
+        return fresh_state(built, self.ranks.spread(objective), self.recipe.train, self.ranks)
 
     def begin(self) -> dict[str, Any]:
         train, lengths = self.recipe.train, self.pairs.lengths("train")

@@ -1,0 +1,59 @@
+"""A model whose weights come later: built without memory, then drawn one by one, each as it would have been.
+
+So a model that is larger than one process's memory can begin as it would have in one process.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+RANDOM = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
+PLAIN = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
+"""All that our models begin with."""
+
+Model = TypeVar("Model", bound=nn.Module)
+Draws = dict[str, Callable[[], Tensor]]
+"""For each weight by its name: how to draw all of it, on the CPU. What is drawn does not move the random numbers on."""
+
+
+def deferred(build: Callable[[], Model]) -> tuple[Model, Draws]:
+    """The model on the meta device, and how to draw its weights. Random numbers move on as if it had drawn them."""
+    with _Noting() as noting, torch.device("meta"):
+        model = build()
+    return model, {name: noting.notes[_storage(weight)] for name, weight in model.named_parameters()}
+
+
+class _Noting(TorchDispatchMode):
+    """Notes what every weight was filled with last, and from where in the random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[int, Callable[[], Tensor]] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if function in (*RANDOM, *PLAIN) and args[0].is_meta:
+            fill = partial(_filled, function, args[0].shape, args[0].dtype, args[1:])
+            self.notes[_storage(args[0])] = partial(_filled_again, fill, torch.get_rng_state())
+            if function in RANDOM:
+                fill()
+        return function(*args, **(kwargs or {}))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _filled(function: Any, shape: torch.Size, kind: torch.dtype, values: tuple[Any, ...]) -> Tensor:
+    found: Tensor = function(torch.empty(shape, dtype=kind, device="cpu"), *values)
+    return found
+
+
+def _filled_again(fill: Callable[[], Tensor], state: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=()):
+        torch.set_rng_state(state)
+        return fill()
