@@ -39,6 +39,7 @@ def measure(setting: Setting) -> Results:
         "longest": plan.longest,
         "segment": size.segment,
         "tokens": size.tokens,
+        "scored": scored_tokens(setting),
         "kinds": {name: kind.told() for name, kind in kinds.items()},
         "seeds": seeds,
     }
