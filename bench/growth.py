@@ -7,8 +7,6 @@ Costs are the fastest of several repeats, and the exponent is that of the line t
 
 import argparse
 import json
-import math
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 
 import segue
 from machine import THREADS, environment, interleaved
+from segue.lab.clock import exponent, resident
 from segue.nn.memory import Memory
 
 HERE = Path(__file__).parent
@@ -45,14 +44,6 @@ def reader(model: segue.TransformerXL, memory: int, segment: int, lanes: int) ->
     return read
 
 
-def exponent(sizes: list[int], costs: list[float]) -> float:
-    """The slope of the line through (log size, log cost)."""
-    xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    return over / sum((x - mean_x) ** 2 for x in xs)
-
-
 def swept(name: str, sizes: list[int], works: list[Callable[[], None]], tokens: list[int]) -> dict[str, Any]:
     """Seconds for one token, for each size."""
     times = interleaved({str(size): work for size, work in zip(sizes, works, strict=True)}, repeats=9)
@@ -66,26 +57,18 @@ def stream(total: int) -> dict[str, Any]:
     """One stream of so many tokens: seconds and resident memory of each twentieth."""
     model = model_of(64, layers=2)
     read = reader(model, 256, 256, 1)
-    part, seconds, resident = total // 20, [], []
+    part, seconds, held = total // 20, [], []
     for _ in range(20):
         begin = time.perf_counter()
         for _ in range(part // 256):
             read()
         seconds.append((time.perf_counter() - begin) / part)
-        resident.append(_resident())
-    grown = resident[-1] / resident[1] - 1
+        held.append(resident())
+    grown = held[-1] / held[1] - 1
     print(
         f"stream           {total:,} tokens: memory {grown:+.2%} from the first tenth to the last", flush=True
     )
-    return {"tokens": total, "seconds per token": seconds, "resident": resident, "grown": grown}
-
-
-def _resident() -> int:
-    """Bytes held now; where the system does not tell, the most there ever were."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"tokens": total, "seconds per token": seconds, "resident": held, "grown": grown}
 
 
 def sweeps() -> list[dict[str, Any]]:

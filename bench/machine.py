@@ -1,42 +1,18 @@
 """Measuring on a machine that others use too: interleaved repeats, medians, and what the machine itself can do."""
 
 import platform
-import statistics
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+from segue.lab.clock import Times, interleaved
+
+__all__ = ["THREADS", "Times", "as_json", "environment", "interleaved", "limits"]
+
 THREADS = 2
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one work over all repeats."""
-
-    median: float
-    fastest: float
-    slowest: float
-
-    def over(self, other: "Times") -> float:
-        """How many times as long as the other."""
-        return self.median / other.median
-
-
-def interleaved(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
-    """Every work once in each round, so that what disturbs one disturbs all."""
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        work()
-    for _ in range(repeats):
-        for name, work in works.items():
-            begin = time.perf_counter()
-            work()
-            found[name].append(time.perf_counter() - begin)
-    return {name: Times(statistics.median(all_), min(all_), max(all_)) for name, all_ in found.items()}
 
 
 def limits() -> dict[str, float]:

@@ -12,18 +12,14 @@ import argparse
 import json
 import time
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import segue
 from machine import THREADS, as_json, environment, interleaved
 from peers import LARGE, VOCAB, filled, some_tokens
-from segue.nn import attention
-from segue.nn.block import Block
-from segue.nn.passage import Sight
+from segue.lab.windows import fast_window, textbook_window
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
@@ -35,41 +31,22 @@ def model_of(encoding: str) -> segue.TransformerXL:
     return segue.TransformerXL(config).eval()
 
 
-def textbook_window(model: segue.TransformerXL, tokens: Tensor) -> Tensor:
-    """The nats of one token after a window, every score computed."""
-    with patch.object(attention, "attend", _textbook):
-        memory = model.start(reach=segue.Reach(memory=0, positions="restart"))
-        hidden, _ = model(tokens, memory)
-    return model.nats(hidden[:, -1:], tokens[:, -1:])
-
-
-def _textbook(query: Tensor, keys_values: Tensor, relation: None, sight: Sight, scale: float) -> Tensor:
-    scores = attention.attention_scores(query, keys_values[0], relation) * scale
-    scores = scores.masked_fill(~sight.mask(scores.device), float("-inf"))
-    return torch.einsum("bhts,sbhd->tbhd", scores.softmax(dim=-1), keys_values[1])
-
-
-def fast_window(model: segue.TransformerXL, tokens: Tensor) -> Tensor:
-    """The same by fused attention; in the last layer only the last row goes on."""
-    hidden = model.positions.embedded(model.vocabulary.embed(tokens), torch.arange(tokens.size(1))[None])
-    for number, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
-        last = number == len(model.blocks) - 1
-        asking = hidden[:, -1:] if last else hidden
-        heads = block.attention.heads
-        query = block.attention.query(asking).unflatten(-1, (heads, -1)).transpose(1, 2)
-        key, value = block.attention.key_value(hidden).unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)
-        gathered = F.scaled_dot_product_attention(query, key, value, is_causal=not last)
-        mixed = block.attention_norm(asking + block.attention.out(gathered.transpose(1, 2).flatten(2)))
-        hidden = block.feed_forward_norm(mixed + block.feed_forward(mixed))
-    return model.nats(hidden[:, -1:], tokens[:, -1:])
+def nats(model: segue.TransformerXL, hidden: Tensor, tokens: Tensor) -> Tensor:
+    return model.nats(hidden, tokens[:, -1:])
 
 
 @torch.no_grad()
 def measured(length: int, repeats: int) -> dict[str, object]:
     vanilla, xl = model_of("sinusoidal"), model_of("xl")
     window = some_tokens(1, length)
-    apart = float((textbook_window(vanilla, window) - fast_window(vanilla, window)).abs().max())
+    apart = float(
+        (
+            nats(vanilla, textbook_window(vanilla, window), window)
+            - nats(vanilla, fast_window(vanilla, window), window)
+        )
+        .abs()
+        .max()
+    )
     assert apart < 1e-4, f"the two windows should agree; they differ by {apart}"
     reading = segue.Reading(segment=128, reach=segue.Reach(memory=length, span=length, clamp=1000))
     held = [filled(xl, reading.reach, 1, still=True)]
@@ -80,8 +57,8 @@ def measured(length: int, repeats: int) -> dict[str, object]:
         xl.nats(hidden, tokens)
 
     works = {
-        "textbook": lambda: textbook_window(vanilla, window),
-        "fast": lambda: fast_window(vanilla, window),
+        "textbook": lambda: nats(vanilla, textbook_window(vanilla, window), window),
+        "fast": lambda: nats(vanilla, fast_window(vanilla, window), window),
         "segue": read,
     }
     times = interleaved(works, repeats)

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from segue.cli import (
+    attending,
     averaging,
     evaluating,
     experimenting,
@@ -39,6 +40,7 @@ app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
 app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
 app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
 app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
+app.command("attention", epilog=attending.EXAMPLE)(attending.attention)
 app.command("lab", epilog=experimenting.EXAMPLE)(experimenting.lab)
 app.command("recl", epilog=relating.EXAMPLE)(relating.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)

@@ -87,24 +87,14 @@ def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator
 
 
 def _show(translator: "Translator", some: list[tuple[int, bytes]], found: list[str], path: Path) -> None:
-    from segue.infer.translate import looked_at
-    from segue.lab.attention_page import View, attention_page, write_page
+    from segue.lab.attention_page import attention_page, write_page
+    from segue.lab.looking import translator_views
 
     if not some:
         raise InputError("there is nothing to show: every line was empty")
     number, line = some[0]
     text = found[number]
-    source, target, weights = looked_at(translator, line, text)
-    asking = ["<start>", *target[:-1]]
-    views = []
-    for name, seen in weights.items():
-        side, layer, kind = name.split(".")
-        if side == "encoder":
-            views.append(View(f"encoder, layer {int(layer) + 1}", source, source, seen))
-        elif kind == "cross":
-            views.append(View(f"decoder to encoder, layer {int(layer) + 1}", asking, source, seen))
-        else:
-            views.append(View(f"decoder, layer {int(layer) + 1}", asking, asking, seen))
+    views = translator_views(translator, line, text)
     told = f"{line.decode(errors='replace')} → {text}"
     write_page(path, attention_page("Where each token looks", told, views, first=len(views) - 1))
     typer.echo(f"{path}: open it in a browser", err=True)

@@ -7,23 +7,48 @@
 Letters: B lanes, H heads, T queries, S keys.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from segue.nn.attention import Attention
+from segue.nn.attention import Attention, attention_scores
+from segue.nn.passage import Sight
+from segue.nn.positions import Relation
+
+TERMS = {
+    "content": "(a) what the query holds, what the key holds",
+    "content and distance": "(b) what the query holds, how far the key lies",
+    "content bias": "(c) what the key holds, whatever the query (u)",
+    "distance bias": "(d) how far the key lies, whatever the query (v)",
+}
+"""Of Transformer-XL's scores."""
+
+Kind = TypeVar("Kind")
+
+
+def recording(model: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
+    """Weights by the name of the attention that they are of; of several calls, the last one's."""
+    return _recording(model, _weights)
+
+
+def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[str, Tensor]]]:
+    """Scores, scaled, of each of the four terms; they add up to what softmax makes weights of. Unseen keys: -inf.
+
+    An attention that knows no distance has the first term alone.
+    """
+    return _recording(model, _terms)
 
 
 @contextmanager
-def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Weights by the name of the attention that they are of; of several calls, the last one's."""
-    seen: dict[str, Tensor] = {}
+def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str, Kind]]:
+    seen: dict[str, Kind] = {}
     hooks = [
-        part.register_forward_hook(partial(_record, seen, name))
+        part.register_forward_hook(partial(_record, seen, name, look))
         for name, part in model.named_modules()
         if isinstance(part, Attention)
     ]
@@ -36,8 +61,38 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 @torch.no_grad()
 def _record(
-    seen: dict[str, Tensor], name: str, attention: Attention, given: tuple[Any, ...], _gathered: Tensor
+    seen: dict[str, Any],
+    name: str,
+    look: Callable[..., Any],
+    attention: Attention,
+    given: tuple[Any, ...],
+    _gathered: Tensor,
 ) -> None:
     hidden, keys_values, relation, sight = given
     query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
-    seen[name] = attention.weights(query, keys_values[0], relation, sight)
+    seen[name] = look(attention, query, keys_values[0], relation, sight)
+
+
+def _weights(
+    attention: Attention, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight
+) -> Tensor:
+    return attention.weights(query, key, relation, sight)
+
+
+def _terms(
+    attention: Attention, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight
+) -> dict[str, Tensor]:
+    def scores(asking: Tensor, kept: Relation | None) -> Tensor:
+        return attention_scores(asking, key, kept, causal=sight.causal)
+
+    found = {"content": scores(query, None)}
+    if relation is not None:
+        nobody = torch.zeros_like(query)
+        no_bias = torch.zeros_like(relation.content_bias)
+        unbiased = replace(relation, content_bias=no_bias, position_bias=no_bias, row_bias=None)
+        nowhere = replace(relation, rows=torch.zeros_like(relation.rows), row_bias=None)
+        found["content and distance"] = scores(query, unbiased) - found["content"]
+        found["content bias"] = scores(nobody, nowhere)
+        found["distance bias"] = scores(nobody, replace(relation, content_bias=no_bias))
+    unseen = ~sight.mask(query.device)
+    return {name: (term * attention.scale).masked_fill(unseen, float("-inf")) for name, term in found.items()}

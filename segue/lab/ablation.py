@@ -5,12 +5,15 @@ anew for every token if it was trained on isolated segments. Which way is best i
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import RELATIVE, XLConfig
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.kept import kept
 from segue.lab.published import published, source
 from segue.lab.spread import half_range, lower, mean, pairs_in_order, said, with_seeds
 from segue.lab.trained import (
@@ -25,6 +28,7 @@ from segue.lab.trained import (
     trained_run,
     training_seconds,
 )
+from segue.lab.tuning import tuned
 from segue.nn.footprint import parameters
 
 LOSSES = {"full": "whole", "half": "half"}
@@ -45,28 +49,30 @@ def measure(setting: Setting) -> Results:
 
 def _row(setting: Setting, row: Results) -> Results:
     memory = budget(setting).segment if row["recurrence"] else 0
-    told, found, weights = name_of(row), [], 0
+    told, loss, found = name_of(row), LOSSES[row["loss"]], []
+    recipe = recipe_for(setting, seed=setting.seed, encoding=row["encoding"], memory=memory, loss=loss)
+    best_settings = tuned(setting, recipe, told)
     for seed in setting.seeds:
-        recipe = recipe_for(
-            setting, seed=seed, encoding=row["encoding"], memory=memory, loss=LOSSES[row["loss"]]
-        )
-        run = trained_run(setting, recipe, f"{told}, seed {seed}")
-        bundle, weights = load(run), parameters(recipe.model)
-        ways = list(_ways(bundle, recurrent=row["recurrence"]))
-        by_validation = [score(setting, bundle, way, split="valid", told=told).nats for way in ways]
-        best = ways[by_validation.index(min(by_validation))]
-        found.append(
-            {
-                "seed": seed,
-                "initial": score(setting, bundle, told=told).bits_per_byte,
-                "best": score(setting, bundle, best, told=told).bits_per_byte,
-                "way": best.name,
-                "attention": best.attention,
-                "seconds": training_seconds(run),
-            }
-        )
+        run = trained_run(setting, best_settings.seeded(seed), f"{told}, seed {seed}")
+        of = {"ablation": EXPERIMENT.version, "run": run.name, "scored": scored_tokens(setting)}
+        found.append({"seed": seed, **kept(setting, of, partial(_read, setting, row, run))})
     named = {key: row[key] for key in ("recurrence", "encoding", "loss")}
-    return {**named, "parameters": weights, "seeds": found}
+    return {**named, "parameters": parameters(recipe.model), **best_settings.told(), "seeds": found}
+
+
+def _read(setting: Setting, row: Results, run: Path) -> Results:
+    """What a trained model reaches, as it was trained to read and in its best way."""
+    bundle, told = load(run), name_of(row)
+    ways = list(_ways(bundle, recurrent=row["recurrence"]))
+    by_validation = [score(setting, bundle, way, split="valid", told=told).nats for way in ways]
+    best = ways[by_validation.index(min(by_validation))]
+    return {
+        "initial": score(setting, bundle, told=told).bits_per_byte,
+        "best": score(setting, bundle, best, told=told).bits_per_byte,
+        "way": best.name,
+        "attention": best.attention,
+        "seconds": training_seconds(run),
+    }
 
 
 def _ways(bundle: Bundle, *, recurrent: bool) -> Iterator[Way]:
@@ -122,10 +128,10 @@ def tell(results: Results) -> list[Block]:
     first = min(range(len(ours)), key=ours.__getitem__)
     return [
         "Transformer-XL changed three things at once: it carries a memory over the seam between segments "
-        "(recurrence), it tells positions by distance (xl), and it learns from every token of a segment, not "
-        "from its second half only. The published table takes them away one by one. Here are the same nine "
-        f"models, small, each with the same shape, the same {size['tokens']:,} training tokens, the same "
-        "optimizer and rate; each read in the best way that it allows, chosen on validation text.",
+        "(recurrence), it tells positions by distance (xl), and it learns from every token of a segment, not from "
+        "its second half only. The published table takes them away one by one. Here are the same nine models, small, "
+        f"each with the same shape and the same {size['tokens']:,} training tokens, {_tuning(rows)}; each read in the "
+        "best way that it allows, chosen on validation text.",
         *verdicts,
         Verdict(
             "The nine rows stand in the published order.",
@@ -138,6 +144,7 @@ def tell(results: Results) -> list[Block]:
                 "bits per byte",
                 "as trained",
                 "read best by",
+                "tuned to",
                 f"published {theirs['unit']}",
                 "parameters",
             ],
@@ -148,13 +155,20 @@ def tell(results: Results) -> list[Block]:
     ]
 
 
-def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdict:
-    gain = mean(right) - mean(left)
-    return Verdict(
-        claim,
-        lower(left, right),
-        f"{said(left)} against {said(right)} bits per byte, {gain:+.3f}; {with_seeds(left)}",
+def _tuning(rows: Sequence[Results]) -> str:
+    tries = len(rows[0]["tries"])
+    return (
+        f"each with the best of {tries} settings of the optimizer"
+        if tries
+        else "with one optimizer and rate for all"
     )
+
+
+def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdict:
+    saved = mean(right) - mean(left)
+    change = f"{abs(saved):.3f} {'saved' if saved > 0 else 'lost'}"
+    because = f"{said(left)} against {said(right)} bits per byte, {change}; {with_seeds(left)}"
+    return Verdict(claim, lower(left, right), because)
 
 
 def _line(row: Results, theirs: Results) -> list[str]:
@@ -166,6 +180,7 @@ def _line(row: Results, theirs: Results) -> list[str]:
         said(bits(row)),
         initial,
         ", ".join(ways),
+        f"{row['optimizer']}, {row['rate']:g}",
         f"{theirs['best']:.2f}{far}",
         f"{row['parameters']:,}",
     ]

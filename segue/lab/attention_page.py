@@ -6,8 +6,8 @@ Letters: H heads, T queries, S keys.
 import base64
 import html
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,13 +26,20 @@ class View:
     keys: Sequence[str]  # S
     weights: Tensor  # (H, T, S)
     held: int = 0  # keys that are memory
+    terms: Mapping[str, Tensor] = field(default_factory=dict)  # (H, T, S) what each alone would make of it
 
 
-def attention_page(title: str, told: str, views: Sequence[View], first: int = 0) -> str:
-    """The page as HTML. A weight is kept as one byte: 0 to 255 for nothing to all."""
+def attention_page(
+    title: str, told: str, views: Sequence[View], *, first: int = 0, chosen: int | None = None
+) -> str:
+    """The page as HTML, opened at the `first` view and the `chosen` token (by default the last).
+
+    A weight is kept as one byte: 0 to 255 for nothing to all.
+    """
     if not views:
         raise InputError("there is no attention to show")
-    data = {"told": told, "first": first, "views": [_packed(view) for view in views]}
+    chosen = len(views[first].queries) - 1 if chosen is None else chosen
+    data = {"told": told, "first": first, "chosen": chosen, "views": [_packed(view) for view in views]}
     template = files("segue.lab").joinpath("attention.html").read_text(encoding="utf-8")
     # `</` inside a script would end it.
     return template.replace("__TITLE__", html.escape(title)).replace(
@@ -50,12 +57,17 @@ def write_page(path: Path, page: str) -> None:
 def _packed(view: View) -> dict[str, object]:
     heads, queries, keys = view.weights.shape
     assert (queries, keys) == (len(view.queries), len(view.keys)), "a word for every row and column"
-    steps = (view.weights * 255).round().to(torch.uint8).contiguous().cpu()
     return {
         "name": view.name,
         "queries": list(view.queries),
         "keys": list(view.keys),
         "heads": heads,
         "held": view.held,
-        "weights": base64.b64encode(steps.numpy().tobytes()).decode(),
+        "weights": _bytes(view.weights),
+        "terms": [{"name": name, "weights": _bytes(term)} for name, term in view.terms.items()],
     }
+
+
+def _bytes(weights: Tensor) -> str:
+    steps = (weights * 255).round().to(torch.uint8).contiguous().cpu()
+    return base64.b64encode(steps.numpy().tobytes()).decode()

@@ -3,6 +3,9 @@
 Letters: T tokens in the segment, M states in memory, S = M + T keys, H heads.
 """
 
+import math
+from collections.abc import Sequence
+
 import torch
 
 from segue.checkpoint import Bundle
@@ -12,6 +15,7 @@ from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.spread import half_range, lower, mean, said, with_seeds
 from segue.lab.trained import budget, recipe_for, score, scored_tokens, trained
+from segue.lab.tuning import tuned
 from segue.recipe import Recipe
 
 SIDES = {
@@ -24,21 +28,28 @@ SIDES = {
 
 def measure(setting: Setting) -> Results:
     found: dict[str, list[Results]] = {side: [] for side in SIDES}
+    best = {side: tuned(setting, _recipe(setting, side), name) for side, name in SIDES.items()}
     for seed in setting.seeds:
         for side, name in SIDES.items():
-            bundle = trained(setting, _recipe(setting, side, seed), f"{name}, seed {seed}")
+            bundle = trained(setting, best[side].seeded(seed), f"{name}, seed {seed}")
             bits = score(setting, bundle, told=side).bits_per_byte
             apart = None if side == "isolated" else told_apart(bundle)
             found[side].append({"seed": seed, "bits": bits, "told apart": apart})
-    return {"sides": found, "trained": budget(setting).tokens, "scored": scored_tokens(setting)}
+    models = {side: one.told() for side, one in best.items()}
+    return {
+        "sides": found,
+        "models": models,
+        "trained": budget(setting).tokens,
+        "scored": scored_tokens(setting),
+    }
 
 
-def _recipe(setting: Setting, side: str, seed: int) -> Recipe:
+def _recipe(setting: Setting, side: str) -> Recipe:
     if side == "xl":
-        return recipe_for(setting, seed=seed)
+        return recipe_for(setting, seed=setting.seed)
     memory = 0 if side == "isolated" else None
     positions = "restart" if side == "isolated" else side
-    return recipe_for(setting, seed=seed, encoding="sinusoidal", memory=memory, positions=positions)
+    return recipe_for(setting, seed=setting.seed, encoding="sinusoidal", memory=memory, positions=positions)
 
 
 @torch.no_grad()
@@ -73,8 +84,8 @@ def tell(results: Results) -> list[Block]:
             "With places that restart, memory and segment cannot be told apart.",
             max(apart["confused"]) < 1e-3 < min(apart["xl"]),
             "given a text of blanks, the first layer's weights for the same place in memory and in the "
-            f"segment differ by a factor of e^{mean(apart['confused']):.4f}; with relative positions by "
-            f"e^{mean(apart['xl']):.2f}; {many}",
+            f"segment differ by a factor of {_factor(apart['confused'])}; with relative positions by "
+            f"{_factor(apart['xl'])}; {many}",
         ),
         Verdict(
             "Relative positions make more of a memory than restarting ones.",
@@ -90,12 +101,17 @@ def tell(results: Results) -> list[Block]:
         Table(
             ["positions", "bits per byte", "same place told apart by"],
             [
-                [SIDES[side], said(bits[side]), "–" if side == "isolated" else f"e^{mean(apart[side]):.3f}"]
+                [SIDES[side], said(bits[side]), "–" if side == "isolated" else f"{_factor(apart[side])} ×"]
                 for side in SIDES
             ],
             f"{results['scored']:,} test tokens; mean ± half the range of seeds.",
         ),
     ]
+
+
+def _factor(logs: Sequence[float]) -> str:
+    factor = math.exp(mean(logs))
+    return f"{factor:,.0f}" if factor >= 10 else f"{factor:.3f}"
 
 
 def draw(results: Results) -> list[Picture]:

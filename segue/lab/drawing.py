@@ -77,6 +77,15 @@ def canvas(
     return figure, list(axes.flat)
 
 
+def plain_ticks(axis: "Axes", ticks: Sequence[float]) -> None:
+    """A logarithmic scale from bottom to top with these numbers written out, of those that lie inside."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    inside = [tick for tick in ticks if low <= tick <= high]
+    axis.set_yticks(inside, [f"{tick:,g}" for tick in inside])
+    axis.minorticks_off()
+
+
 def inline(picture: Picture) -> str:
     """The figure as SVG to stand in a page, in the page's colours."""
     with style(picture.name):
@@ -86,7 +95,8 @@ def inline(picture: Picture) -> str:
     used = set(re.findall(r"#([\w-]+)", text))
     text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    widest = f' style="max-width: {100 * picture.figure.get_figwidth():.0f}px"'  # letters no larger than the page's
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', rf"\1{widest}", text, count=1)
     return text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
 
 

@@ -90,6 +90,9 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.head) for row in self.rows), "a cell for every column"
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -8,12 +8,14 @@ from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.spread import lower, mean, said, with_seeds
 from segue.lab.trained import Way, budget, recipe_for, remembering, score, scored_tokens, trained
+from segue.lab.tuning import tuned
 
 SIDES = {
     "xl": "xl, trained with memory",
     "shaw": "Shaw, trained with memory",
     "sinusoidal": "sinusoids, isolated segments",
 }
+CLAIMS = {"shaw": "Shaw's positions", "sinusoidal": "Sinusoids of absolute places"}
 TIMES = (1, 2, 4, 8, 16)
 """The lengths that are read, in lengths seen in training."""
 
@@ -27,13 +29,14 @@ def _side(setting: Setting, encoding: str) -> Results:
     segment, relative = budget(setting).segment, encoding in RELATIVE
     seen = 2 * segment if relative else segment  # the most that a token saw in training
     found = []
+    recipe = recipe_for(setting, seed=setting.seed, encoding=encoding, memory=segment if relative else 0)
+    best = tuned(setting, recipe, SIDES[encoding])
     for seed in setting.seeds:
-        recipe = recipe_for(setting, seed=seed, encoding=encoding, memory=segment if relative else 0)
-        bundle = trained(setting, recipe, f"{encoding}, seed {seed}")
+        bundle = trained(setting, best.seeded(seed), f"{SIDES[encoding]}, seed {seed}")
         ways = [remembering(bundle, times * seen) if relative else _longer(times * seen) for times in TIMES]
         told = f"farther, {encoding}"
         found.append([score(setting, bundle, way, told=told).bits_per_byte for way in ways])
-    return {"trained": seen, "lengths": [times * seen for times in TIMES], "bits": found}
+    return {**best.told(), "trained": seen, "lengths": [times * seen for times in TIMES], "bits": found}
 
 
 def _longer(segment: int) -> Way:
@@ -81,12 +84,9 @@ def _verdict(encoding: str, side: Results) -> Verdict:
         f"the best beyond them ({change:+.3f}); {with_seeds(before)}"
     )
     if encoding == "xl":
-        return Verdict(
-            "The positions of Transformer-XL gain from reading farther than in training.",
-            lower(after, before),
-            because,
-        )
-    return Verdict(f"{SIDES[encoding]}: do not gain from it.", not lower(after, before), because)
+        claim = "The positions of Transformer-XL gain from reading farther than in training."
+        return Verdict(claim, lower(after, before), because)
+    return Verdict(f"{CLAIMS[encoding]} do not gain from it.", not lower(after, before), because)
 
 
 def draw(results: Results) -> list[Picture]:

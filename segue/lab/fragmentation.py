@@ -14,6 +14,7 @@ from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.spread import lower, mean, said, signed, with_seeds
 from segue.lab.trained import budget, recipe_for, scored_tokens, trained
+from segue.lab.tuning import tuned
 
 WAYS = {
     "segments": "vanilla, by segments",
@@ -26,14 +27,22 @@ def measure(setting: Setting) -> Results:
     segment = budget(setting).segment
     total = scored_tokens(setting) // segment * segment
     found: dict[str, list[Results]] = {way: [] for way in WAYS}
+    recipes = {
+        "vanilla": recipe_for(setting, seed=setting.seed, encoding="sinusoidal", memory=0),
+        "xl": recipe_for(setting, seed=setting.seed),
+    }
+    best = {name: tuned(setting, recipe, name) for name, recipe in recipes.items()}
     for seed in setting.seeds:
-        vanilla = trained(
-            setting, recipe_for(setting, seed=seed, encoding="sinusoidal", memory=0), f"vanilla, seed {seed}"
-        )
-        xl = trained(setting, recipe_for(setting, seed=seed), f"xl, seed {seed}")
+        vanilla, xl = (trained(setting, best[name].seeded(seed), f"{name}, seed {seed}") for name in recipes)
         for way in WAYS:
             found[way].append(_read(setting, xl if way == "xl" else vanilla, way, total))
-    return {"segment": segment, "scored": total, "trained": budget(setting).tokens, "ways": found}
+    return {
+        "segment": segment,
+        "scored": total,
+        "trained": budget(setting).tokens,
+        "models": {n: b.told() for n, b in best.items()},
+        "ways": found,
+    }
 
 
 def _read(setting: Setting, bundle: Bundle, way: str, total: int) -> Results:

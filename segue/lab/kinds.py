@@ -7,13 +7,15 @@ optimizer for a quarter of the steps, and keeps the one that validates best: equ
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import LanguageConfig, Reach, Reading, RecurrentConfig, XLConfig
-from segue.infer.evaluate import evaluate
 from segue.lab.experiment import Setting
 from segue.lab.trained import budget, recipe_for, schedule, trained_run
+from segue.lab.tuning import Tuned
+from segue.lab.tuning import tuned as tuned_recipe
 from segue.nn.footprint import parameters
 from segue.recipe import Recipe
 
@@ -27,50 +29,32 @@ KINDS = {
 }
 """Everything that can be asked for, and what makes a Transformer of it."""
 
-TRIES = (
-    {"optimizer": "muon", "rate": 5e-3},
-    {"optimizer": "muon", "rate": 1e-2},
-    {"optimizer": "adamw", "rate": 2e-3},
-    {"optimizer": "adamw", "rate": 5e-3},
-)
-"""Settings that every kind tries."""
-
 
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of model as it came out of tuning."""
 
     name: str
-    recipe: Recipe  # of the first seed
-    tries: list[dict[str, Any]]  # with what they reached in validation
-
-    def seeded(self, seed: int) -> Recipe:
-        train = self.recipe.train.model_copy(update={"seed": seed})
-        return self.recipe.model_copy(update={"train": train})
+    found: Tuned
 
     def told(self) -> dict[str, Any]:
         """For the record."""
-        return {
-            "parameters": parameters(self.recipe.model),
-            "optimizer": self.recipe.train.optimizer,
-            "rate": self.recipe.train.rate,
-            "tries": self.tries,
-        }
+        return {"parameters": parameters(self.found.recipe.model), **self.found.told()}
 
 
 def tuned(setting: Setting, name: str) -> Kind:
     """The kind with the best of the settings that all try; in the quick version, with what all begin with."""
-    recipe = _recipe(setting, name)
-    if setting.quick:
-        return Kind(name, recipe, [])
-    reached = [_reached(setting, name, recipe, one) for one in TRIES]
-    tries = [{**one, "bits_per_byte": bits} for one, bits in zip(TRIES, reached, strict=True)]
-    return Kind(name, _changed(recipe, **TRIES[reached.index(min(reached))]), tries)
+    return Kind(name, tuned_recipe(setting, _recipe(setting, name), name))
 
 
 def trained_kind(setting: Setting, kind: Kind, seed: int) -> Bundle:
     """Trained now unless it already was."""
-    return load(trained_run(setting, kind.seeded(seed), f"{kind.name}, seed {seed}"))
+    return load(kind_run(setting, kind, seed))
+
+
+def kind_run(setting: Setting, kind: Kind, seed: int) -> Path:
+    """The same, as the folder of its run."""
+    return trained_run(setting, kind.found.seeded(seed), f"{kind.name}, seed {seed}")
 
 
 def _recipe(setting: Setting, name: str) -> Recipe:
@@ -98,16 +82,3 @@ def _filled(model: LanguageConfig, wanted: int) -> LanguageConfig:
     assert isinstance(model, XLConfig)
     more = (wanted - parameters(model)) / (model.layers * (2 * model.width + 1))
     return model.model_copy(update={"inner": model.inner + round(more)})
-
-
-def _changed(recipe: Recipe, **train: Any) -> Recipe:
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
-
-
-def _reached(setting: Setting, name: str, recipe: Recipe, tried: dict[str, Any]) -> float:
-    """Bits per byte of the validation split after a quarter of the steps."""
-    steps = max(20, recipe.train.steps // 4)
-    short = _changed(recipe, **tried, steps=steps, warmup=max(1, steps // 20))
-    bundle = load(trained_run(setting, short, f"{name}, {tried['optimizer']} at {tried['rate']:g}"))
-    score = evaluate(bundle.model, setting.stream("valid"), bundle.reading, limit=budget(setting).scored)
-    return score.bits_per_byte

@@ -8,10 +8,10 @@ from segue.infer.evaluate import evaluate
 from segue.infer.recl import Lengths, Member, Plan, relative_lengths
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kinds import trained_kind, tuned
+from segue.lab.kinds import kind_run, trained_kind, tuned
 from segue.lab.published import published, source
 from segue.lab.spread import half_range, mean, said, with_seeds
-from segue.lab.trained import budget, scored_tokens
+from segue.lab.trained import budget, scored_tokens, training_seconds
 
 GROUP = ("Transformer-XL", "XL without recurrence", "vanilla Transformer", "LSTM", "GRU")
 RECURRENT = ("LSTM", "GRU")
@@ -30,12 +30,16 @@ def measure(setting: Setting) -> Results:
         }
         seeds.append(_told(relative_lengths(group, setting.stream("test"), plan, setting.report)))
         seeds[-1]["bits"] = {name: _bits(setting, bundle) for name, bundle in bundles.items()}
+        seeds[-1]["seconds"] = {
+            name: training_seconds(kind_run(setting, kind, seed)) for name, kind in kinds.items()
+        }
     return {
         "shares": list(plan.shares),
         "step": plan.step,
         "longest": plan.longest,
         "segment": size.segment,
         "tokens": size.tokens,
+        "scored": scored_tokens(setting),
         "kinds": {name: kind.told() for name, kind in kinds.items()},
         "seeds": seeds,
     }

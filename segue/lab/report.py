@@ -85,7 +85,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _table(table: Table) -> str:
-    caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
+    caption = f'<p class="caption">{html.escape(table.caption)}</p>' if table.caption else ""
     head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.head)
     rows = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in table.rows)
     return (

@@ -32,7 +32,7 @@ class Budget:
     lanes: int
     segment: int
     steps: int
-    rate: float = 1e-2  # of muon; found for the model that all are compared with
+    rate: float = 1e-2  # of muon, where nothing is tuned
     scored: int = 50_000  # tokens of the test split that are scored
 
     @property
@@ -42,7 +42,7 @@ class Budget:
 
 
 QUICK = Budget(width=64, layers=2, heads=2, lanes=32, segment=32, steps=350, scored=8000)
-FULL = Budget(width=128, layers=3, heads=4, lanes=32, segment=64, steps=1200, scored=30_000)
+FULL = Budget(width=128, layers=3, heads=4, lanes=32, segment=64, steps=1000, scored=20_000)
 
 
 def budget(setting: Setting) -> Budget:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from test_cli import segue
+from typer.testing import CliRunner
 
-from segue.cli import main
+from segue.cli import app, main
 from segue.recipe import Recipe, recipe_toml
 
 
@@ -128,6 +129,26 @@ def test_mistakes_along_the_way_are_one_line(
     assert not (tmp_path / "x").exists()
 
 
+def shown(*words: object) -> str:
+    """What `segue attention` says, in this process."""
+    done = CliRunner().invoke(app, ["attention", *map(str, words), "--threads", "1"])
+    return str(done.exception) if done.exception else done.output
+
+
+def test_where_its_tokens_look(trained: Path) -> None:
+    run, page = trained / "run", trained / "attention.html"
+    text = "12:00:00 INFO server"
+    assert "open it" in shown(run, "-o", page, "--text", text, "--segment", 6, "--memory", 8)
+    told = page.read_text()
+    assert "the last 6 tokens look at themselves and at 8 in memory" in told
+    assert "(d) how far the key lies" in told
+    assert "give --text or --file" in shown(run, "-o", page)
+    assert "two are needed" in shown(run, "-o", page, "--text", "1")
+    assert "could not be read" in shown(run, "-o", page, "--file", trained / "nothing")
+    shown(run, "-o", page, "--file", trained / "server.log")
+    assert "the last 64 tokens look at themselves and at 192 in memory" in page.read_text()
+
+
 def test_pairs_the_whole_way(tmp_path: Path) -> None:
     (tmp_path / "en").write_text("one two\nthree\n\nfour one\n" * 10)
     (tmp_path / "de").write_text("eins zwei\ndrei\nleer\nvier eins\n" * 10)
@@ -141,6 +162,8 @@ def test_pairs_the_whole_way(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     found = segue("translate", tmp_path / "run", tmp_path / "en", "--width", "2", "--attention", page)
     assert "decoder to encoder, layer 4" in page.read_text()
+    shown(tmp_path / "run", "--text", "three one", "-o", tmp_path / "other.html")
+    assert "decoder to encoder, layer 4" in (tmp_path / "other.html").read_text()
     assert len(found.splitlines()) == 40
     assert found.splitlines()[2] == ""
     assert "seq2seq" in segue("info", tmp_path / "run")

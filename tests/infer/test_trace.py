@@ -1,10 +1,11 @@
 """Recorded attention is what the model used, and recording changes nothing."""
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 from segue.config import Reach, Seq2SeqConfig
-from segue.infer.trace import recording
+from segue.infer.trace import TERMS, recording, recording_terms
 from segue.nn.seq2seq import Seq2Seq
 from support import build, shape, some_tokens
 
@@ -40,3 +41,28 @@ def test_weights_between_a_source_and_a_target() -> None:
         "decoder.0.cross": (2, 2, 3, 5),
     }
     assert not seen["decoder.0.cross"][1, ..., 2:].any()  # no padding is looked at
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("encoding", ["xl", "shaw", "none"])
+def test_the_terms_add_up_to_what_weights_are_made_of(encoding: str) -> None:
+    model = build(shape(encoding))
+    _, memory = model(some_tokens(2, 4), model.start(lanes=2, reach=Reach(memory=4)))
+    with recording(model) as seen, recording_terms(model) as terms:
+        model(some_tokens(2, 3, 1), memory)
+    for name, weights in seen.items():
+        assert list(terms[name]) == (["content"] if encoding == "none" else list(TERMS))
+        assert_close(sum(terms[name].values()).softmax(dim=-1), weights)
+
+
+@torch.no_grad()
+def test_each_term_is_what_it_says() -> None:
+    model = build(shape("xl"))
+    with recording_terms(model) as terms:
+        model(torch.tensor([[3, 3, 3]]), model.start(reach=Reach(memory=0)))
+    first = terms["blocks.0.attention"]  # all tokens are the same, so what they hold tells nothing
+    for name in ("content", "content bias"):
+        assert float(first[name][0, 0, 2].std()) < 1e-12
+    for name in ("content and distance", "distance bias"):
+        assert_close(first[name][0, 0, 2, 1:], first[name][0, 0, 1, :2])  # distance alone decides
+        assert float(first[name][0, 0, 2].std()) > 1e-3

@@ -1,0 +1,60 @@
+"""Equal tuning for every side of a comparison: the same few settings of the optimizer, tried on validation text."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from segue.checkpoint import load
+from segue.infer.evaluate import evaluate
+from segue.lab.experiment import Results, Setting
+from segue.lab.trained import scored_tokens, trained_run
+from segue.recipe import Recipe
+
+TRIES = (
+    {"optimizer": "muon", "rate": 5e-3},
+    {"optimizer": "muon", "rate": 1e-2},
+    {"optimizer": "adamw", "rate": 2e-3},
+    {"optimizer": "adamw", "rate": 5e-3},
+)
+"""What every side tries, for a quarter of the steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A recipe as it came out of tuning."""
+
+    recipe: Recipe
+    tries: list[Results]  # with the bits per byte that they reached in validation; none in the quick version
+
+    def seeded(self, seed: int) -> Recipe:
+        return changed(self.recipe, seed=seed)
+
+    def told(self) -> Results:
+        """For the record."""
+        return {
+            "optimizer": self.recipe.train.optimizer,
+            "rate": self.recipe.train.rate,
+            "tries": self.tries,
+        }
+
+
+def tuned(setting: Setting, recipe: Recipe, told: str) -> Tuned:
+    """The recipe with the best of the settings that all try; in the quick version as it is."""
+    if setting.quick:
+        return Tuned(recipe, [])
+    reached = [_reached(setting, recipe, one, told) for one in TRIES]
+    tries = [{**one, "bits_per_byte": bits} for one, bits in zip(TRIES, reached, strict=True)]
+    return Tuned(changed(recipe, **TRIES[reached.index(min(reached))]), tries)
+
+
+def changed(recipe: Recipe, **train: Any) -> Recipe:
+    """The recipe with other settings of its training."""
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
+
+
+def _reached(setting: Setting, recipe: Recipe, tried: dict[str, Any], told: str) -> float:
+    """Bits per byte of the validation split after a quarter of the steps."""
+    steps = max(20, recipe.train.steps // 4)
+    short = changed(recipe, **tried, steps=steps, warmup=max(1, steps // 20))
+    bundle = load(trained_run(setting, short, f"{told}, {tried['optimizer']} at {tried['rate']:g}"))
+    limit = scored_tokens(setting, "valid")
+    return evaluate(bundle.model, setting.stream("valid"), bundle.reading, limit=limit).bits_per_byte

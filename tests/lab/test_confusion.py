@@ -1,0 +1,34 @@
+"""Positions that restart while memory is carried cannot tell the segments apart; all others can."""
+
+import pytest
+import torch
+
+from segue.checkpoint import Bundle
+from segue.config import Reach, Reading
+from segue.errors import ConfigError
+from segue.lab.confusion import told_apart
+from support import build, shape
+
+
+def apart(encoding: str, positions: str) -> float:
+    reach = Reach(memory=6, positions=positions)
+    model = build(shape(encoding, vocab=40))
+    return told_apart(Bundle(model, Reading(segment=6, reach=reach)))
+
+
+def test_only_confused_positions_are_confused() -> None:
+    assert apart("sinusoidal", "confused") < 1e-9
+    assert apart("sinusoidal", "onward") > 1e-3
+    assert apart("xl", "onward") > 1e-3
+
+
+def test_confusion_must_be_asked_for_by_name() -> None:
+    with pytest.raises(ConfigError, match="cannot tell the segments apart"):
+        Reach(memory=6, positions="restart")
+
+
+def test_confused_positions_are_those_of_isolated_segments() -> None:
+    model, tokens = build(shape("sinusoidal")), torch.arange(8).view(2, 4)
+    alone, _ = model(tokens, model.start(lanes=2, reach=Reach(memory=0, positions="restart")))
+    confused, _ = model(tokens, model.start(lanes=2, reach=Reach(memory=4, positions="confused")))
+    torch.testing.assert_close(confused, alone)  # while there is no memory yet
