@@ -20,6 +20,9 @@ from segue.text.corpus import Stream
 KINDS = ("Transformer-XL", "LSTM")
 WAYS = ("static", "dynamic evaluation", "neural cache")
 
+SIZES = {True: (1500, 4000, 6000), False: (10_000, 30_000, 60_000)}
+"""If quick or not: tokens to choose settings on, to score, and to take the size of gradients from."""
+
 Read = Callable[[Stream, int], Score]
 """From a stream and a number of tokens to how well they were predicted."""
 
@@ -28,9 +31,8 @@ Try = tuple[dict[str, Any], Read]
 
 
 def measure(setting: Setting) -> Results:
-    quick = setting.quick
-    sizes = {"tuned_on": 1500 if quick else 10_000, "scored": 4000 if quick else 30_000}
-    gather = 6000 if quick else 60_000
+    tuned_on, scored, gather = SIZES[setting.quick]
+    sizes = {"tuned_on": tuned_on, "scored": scored}
     found: Results = {}
     for name in KINDS:
         kind = tuned(setting, name)
