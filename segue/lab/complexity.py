@@ -221,15 +221,18 @@ def draw(results: Results) -> list[Picture]:
             ("n", "seconds", f"seconds, d = {results['width']}"),
             ("d", "seconds", f"seconds, n = {results['length']}"),
             ("n", "kept", f"bytes kept to learn, d = {results['width']}"),
-            ("n", "largest", f"largest tensor, d = {results['width']}"),
+            ("n", "products", f"products, d = {results['width']}"),
         ],
         strict=True,
     ):
         for name, found in results["layers"].items():
             axis.loglog(found[grows]["sizes"], found[grows][what], "o-", label=name, markersize=4)
         axis.set(xlabel=grows, ylabel=label)
+        sizes = next(iter(results["layers"].values()))[grows]["sizes"]
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes[0].legend(fontsize="small")
-    caption = "Time, memory kept for the backward pass, and the largest tensor, as length and width grow."
+    caption = "Time, memory kept for the backward pass, and products, as length and width grow."
     return [Picture("complexity", caption, figure)]
 
 
