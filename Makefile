@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow bench growth quality clean
+.PHONY: help demo lab test lint format test-slow bench growth quality clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
 	@$(BIN)/python examples/demo.py runs
+
+lab: $(READY)  ## measure what the papers claim, in small versions: lab/index.html (under 10 minutes)
+	@$(BIN)/segue lab all --quick -o lab
 
 test: lint  ## lint, types and tests, as continuous integration runs them
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
