@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow bench growth scale quality clean
+.PHONY: help demo dates test lint format test-slow lab bench growth scale quality clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +19,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
 	@$(BIN)/python examples/demo.py runs
 
+<<<<<<< HEAD
 dates: $(READY)  ## sequence to sequence without data: dates in seven languages (about 3 minutes)
 	@$(BIN)/python examples/dates.py runs
+=======
+lab: $(READY)  ## measure what the papers claim, in small versions: lab/index.html (under 10 minutes)
+	@$(BIN)/segue lab all --quick -o lab
+>>>>>>> recurrent
 
 test: lint  ## lint, types and tests, as continuous integration runs them
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered

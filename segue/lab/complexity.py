@@ -21,6 +21,10 @@ CLOSE = 0.35
 """An exponent so near the published one counts as shown."""
 
 
+FEW = (8, 16, 32, 64, 128)
+"""Lengths for which waiting and paths are found."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What is tried; the fit takes the upper half."""
@@ -57,7 +61,6 @@ def measure(setting: Setting) -> Results:
                 for what in ("seconds", "products", "kept", "largest")
             },
         }
-    lengths = [8, 16, 32, 64, 128]
     return {
         "width": sizes.width,
         "length": sizes.length,
@@ -65,10 +68,10 @@ def measure(setting: Setting) -> Results:
         "window": WINDOW,
         "repeats": sizes.repeats,
         "layers": layers,
-        "waiting": {name: [waiting(build, length) for length in lengths] for name, build in LAYERS.items()},
+        "waiting": {name: [waiting(build, length) for length in FEW] for name, build in LAYERS.items()},
         "paths": {
-            "lengths": lengths,
-            **{name: [path(length) for length in lengths] for name, path in PATHS.items()},
+            "lengths": list(FEW),
+            **{name: [path(length) for length in FEW] for name, path in PATHS.items()},
         },
     }
 
@@ -221,15 +224,18 @@ def draw(results: Results) -> list[Picture]:
             ("n", "seconds", f"seconds, d = {results['width']}"),
             ("d", "seconds", f"seconds, n = {results['length']}"),
             ("n", "kept", f"bytes kept to learn, d = {results['width']}"),
-            ("n", "largest", f"largest tensor, d = {results['width']}"),
+            ("n", "products", f"products, d = {results['width']}"),
         ],
         strict=True,
     ):
         for name, found in results["layers"].items():
             axis.loglog(found[grows]["sizes"], found[grows][what], "o-", label=name, markersize=4)
         axis.set(xlabel=grows, ylabel=label)
+        sizes = next(iter(results["layers"].values()))[grows]["sizes"]
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes[0].legend(fontsize="small")
-    caption = "Time, memory kept for the backward pass, and the largest tensor, as length and width grow."
+    caption = "Time, memory kept for the backward pass, and products, as length and width grow."
     return [Picture("complexity", caption, figure)]
 
 

@@ -196,13 +196,14 @@ def tell(results: Results) -> list[Block]:
 
 
 def draw(results: Results) -> list[Picture]:
-    figure, (left, right) = canvas(1, 2, width=10.5, height=4.2)
+    figure, (left, right) = canvas(1, 2, width=12, height=4)
     for axis, state in ((left, "fresh"), (right, "trained")):
         for place, (name, found) in enumerate(results[state].items()):
             by_distance = [max(LEAST, mean(values)) for values in zip(*found["norms"], strict=True)]
             axis.semilogy(by_distance, "-" if place < 7 else "--", label=name)
-        axis.set(title=state, xlabel="distance k", ylabel="norm of d hidden / d input", ylim=(1e-12, 1e6))
-        axis.legend(fontsize="x-small")
+        axis.set(title=state, xlabel="distance k", ylim=(1e-12, 1e6))
+        axis.legend(fontsize="small", bbox_to_anchor=(1, 1), loc="upper left")
+    left.set(ylabel="norm of d hidden / d input")
     right.set(ylim=(1e-8, 1e2))
     caption = "How much the state at a token depends on an input k tokens before it; each line is the mean of seeds."
     return [Picture("gradients", caption, figure)]

@@ -1,14 +1,15 @@
 """How much context each kind of model makes use of: RECL of a group of one size, beside the published table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from segue.checkpoint import Bundle
+from segue.checkpoint import Bundle, load
 from segue.config import RELATIVE, Reach, Reading, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.recl import Lengths, Member, Plan, relative_lengths
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kinds import kind_run, trained_kind, tuned
+from segue.lab.kept import kept
+from segue.lab.kinds import Kind, kind_run, tuned
 from segue.lab.published import published, source
 from segue.lab.spread import half_range, mean, said, with_seeds
 from segue.lab.trained import budget, scored_tokens, training_seconds
@@ -22,26 +23,36 @@ FULL = Plan(step=32, longest=640, positions=2000)
 def measure(setting: Setting) -> Results:
     plan, size = QUICK if setting.quick else FULL, budget(setting)
     kinds = {name: tuned(setting, name) for name in GROUP}
-    seeds = []
-    for seed in setting.seeds:
-        bundles = {name: trained_kind(setting, kind, seed) for name, kind in kinds.items()}
-        group = {
-            name: Member(bundle.model, _reading(bundle, plan.longest)) for name, bundle in bundles.items()
-        }
-        seeds.append(_told(relative_lengths(group, setting.stream("test"), plan, setting.report)))
-        seeds[-1]["bits"] = {name: _bits(setting, bundle) for name, bundle in bundles.items()}
-        seeds[-1]["seconds"] = {
-            name: training_seconds(kind_run(setting, kind, seed)) for name, kind in kinds.items()
-        }
     return {
         "shares": list(plan.shares),
         "step": plan.step,
         "longest": plan.longest,
         "segment": size.segment,
         "tokens": size.tokens,
+        "scored": scored_tokens(setting),
         "kinds": {name: kind.told() for name, kind in kinds.items()},
-        "seeds": seeds,
+        "seeds": [_of_seed(setting, kinds, plan, seed) for seed in setting.seeds],
     }
+
+
+def _of_seed(setting: Setting, kinds: Mapping[str, Kind], plan: Plan, seed: int) -> Results:
+    runs = {name: kind_run(setting, kind, seed) for name, kind in kinds.items()}
+
+    def found() -> Results:
+        bundles = {name: load(run) for name, run in runs.items()}
+        group = {
+            name: Member(bundle.model, _reading(bundle, plan.longest)) for name, bundle in bundles.items()
+        }
+        lengths = _told(relative_lengths(group, setting.stream("test"), plan, setting.report))
+        return {**lengths, "bits": {name: _bits(setting, bundle) for name, bundle in bundles.items()}}
+
+    what = {
+        "experiment": "recl",
+        "plan": plan.model_dump(mode="json"),
+        "runs": [run.name for run in runs.values()],
+    }
+    seconds = {name: training_seconds(run) for name, run in runs.items()}
+    return {**kept(setting, what, found), "seconds": seconds}
 
 
 def _reading(bundle: Bundle, longest: int) -> Reading:

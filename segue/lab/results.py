@@ -4,10 +4,11 @@ Nothing is trained here. Figures come from the records of the other experiments 
 given; a published row whose data is not at hand stays as it was published, marked as not run.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from segue.checkpoint import Bundle, load, read_json
+from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json
 from segue.errors import InputError
 from segue.infer.evaluate import evaluate
 from segue.lab.ablation import bits, name_of
@@ -17,45 +18,79 @@ from segue.lab.record import Record, read_record
 from segue.lab.spread import mean
 from segue.lab.trained import training_seconds
 from segue.recipe import Recipe, read_recipe, recipe_of
-from segue.text.corpus import Corpus, open_corpus
+from segue.text.corpus import open_corpus
 
 SCORED = {True: 20_000, False: 200_000}
 """Tokens of the test split that a given run is scored on, quick or not."""
 
 
 def measure(setting: Setting) -> Results:
-    ours = []
-    ablation = read_record(setting.output, "ablation")
-    if ablation is not None:
-        ours += _from_ablation(ablation, setting.corpus)
+    ours, split = [], setting.corpus.header.splits["train"]
+    for name, rows in (("ablation", _from_ablation), ("recl", _from_recl), ("adaptation", _from_adaptation)):
+        record = read_record(setting.output, name)
+        if record is not None:
+            ours += [_told(record, row, split.bytes / split.tokens) for row in rows(record.results)]
     for number, run in enumerate(setting.runs):
         setting.report("given runs", number, len(setting.runs))
         ours.append(_from_run(setting, run))
     return {"ours": ours}
 
 
-def _from_ablation(record: Record, corpus: Corpus) -> list[Results]:
+def _told(record: Record, row: Results, bytes_per_token: float) -> Results:
+    """A row of an experiment with what all rows have beside their score."""
+    tokens, seconds = row.pop("tokens"), row.pop("seconds")
+    return {
+        **row,
+        "data": record.setting["data"]["source"],
+        "word perplexity": None,
+        "training bytes": None if tokens is None else tokens * bytes_per_token,
+        "cpu hours": None if seconds is None else seconds * record.machine["threads"] / 3600,
+        "from": record.experiment,
+        "quick": record.setting["quick"],
+    }
+
+
+def _from_ablation(results: Results) -> Iterator[Results]:
     """The best with recurrence, and the best without."""
-    size, found = record.results["budget"], []
-    split = corpus.header.splits["train"]
+    size = results["budget"]
     for recurrent in (True, False):
-        rows = [row for row in record.results["rows"] if row["recurrence"] == recurrent]
+        rows = [row for row in results["rows"] if row["recurrence"] == recurrent]
         best = min(rows, key=lambda row: mean(bits(row)))
-        hours = mean([one["seconds"] for one in best["seeds"]]) * record.machine["threads"] / 3600
-        found.append(
-            {
-                "model": f"{name_of(best)}; {size['layers']} layers × {size['width']}",
-                "data": record.setting["data"]["source"],
-                "bits per byte": mean(bits(best)),
-                "word perplexity": None,
-                "parameters": best["parameters"],
-                "training bytes": size["tokens"] * split.bytes / split.tokens,
-                "cpu hours": hours,
-                "scored tokens": record.results["scored"],
-                "from": "ablation",
+        yield {
+            "model": f"{name_of(best)}; {size['layers']} layers × {size['width']}",
+            "bits per byte": mean(bits(best)),
+            "parameters": best["parameters"],
+            "tokens": size["tokens"],
+            "seconds": mean([one["seconds"] for one in best["seeds"]]),
+            "scored tokens": results["scored"],
+        }
+
+
+def _from_recl(results: Results) -> Iterator[Results]:
+    """One row for each kind of model of one size."""
+    for name, kind in results["kinds"].items():
+        yield {
+            "model": name,
+            "bits per byte": mean([one["bits"][name] for one in results["seeds"]]),
+            "parameters": kind["parameters"],
+            "tokens": results["tokens"],
+            "seconds": mean([one["seconds"][name] for one in results["seeds"]]),
+            "scored tokens": results["scored"],
+        }
+
+
+def _from_adaptation(results: Results) -> Iterator[Results]:
+    """One row for each model and way to adapt."""
+    for name, seeds in results["models"].items():
+        for way in seeds[0]:
+            yield {
+                "model": f"{name}, {way}",
+                "bits per byte": mean([one[way]["bits"] for one in seeds]),
+                "parameters": None,
+                "tokens": None,
+                "seconds": None,
+                "scored tokens": results["scored"],
             }
-        )
-    return found
 
 
 def _from_run(setting: Setting, run: Path) -> Results:
@@ -71,7 +106,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
         report=lambda _task, done, total: setting.report(f"reading with {run.name}", done, total),
     )
     split, train = corpus.header.splits["train"], recipe.train
-    steps = read_json(_newest(run) / "training.json")["step"]
+    steps = read_json(checkpoints(run)[-1] / COUNTERS)["step"]
     return {
         "model": f"{run.name}: {_shape(bundle)}",
         "data": corpus.header.source,
@@ -81,14 +116,9 @@ def _from_run(setting: Setting, run: Path) -> Results:
         "training bytes": steps * train.lanes * train.segment * split.bytes / split.tokens,
         "cpu hours": training_seconds(run) * told["threads"] / 3600,
         "scored tokens": score.tokens,
-        "from": str(run.name),
+        "from": run.name,
+        "quick": setting.quick,
     }
-
-
-def _newest(run: Path) -> Path:
-    from segue.checkpoint import checkpoints
-
-    return checkpoints(run)[-1]
 
 
 def _shape(bundle: Bundle) -> str:
@@ -165,12 +195,10 @@ def _beside_head() -> list[str]:
 
 
 def _beside(row: Results) -> list[str]:
+    figures = {"parameters": ",", "training bytes": ",.0f", "cpu hours": ".3f", "scored tokens": ","}
     return [
-        "ours, small scale",
-        f"{row['parameters']:,}",
-        f"{row['training bytes']:,.0f}",
-        f"{row['cpu hours']:.3f}",
-        f"{row['scored tokens']:,}",
+        f"ours, small scale ({row['from']})",
+        *("–" if row[name] is None else format(row[name], form) for name, form in figures.items()),
     ]
 
 

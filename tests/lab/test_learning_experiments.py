@@ -91,7 +91,7 @@ def test_without_skip_connections_nothing_goes_around(setting: Setting) -> None:
 
 
 def test_all_kinds_have_one_size(setting: Setting) -> None:
-    sizes = {name: parameters(kinds.tuned(setting, name).recipe.model) for name in kinds.KINDS}
+    sizes = {name: parameters(kinds.tuned(setting, name).found.recipe.model) for name in kinds.KINDS}
     assert max(sizes.values()) < 1.03 * min(sizes.values())
 
 
