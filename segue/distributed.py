@@ -234,7 +234,7 @@ class Group(Ranks):
         writer = HuggingFaceStorageWriter(
             str(folder), fqn_to_index_mapping=index, save_distributed=True, enable_consolidation=True
         )
-        # What torch joins again it takes for numbers with a point, and of a number alone it writes zeros: decision 9
+        # Where torch joins parts it writes zeros for a tensor without dimensions: see docs/decisions
         whole = {
             name: value if value.dim() else value.view(1)
             for name, value in tensors.items()

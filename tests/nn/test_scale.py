@@ -1,6 +1,7 @@
 """What ranks take, on paper: the sums that anybody can check."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from segue.cli import app
 from segue.errors import SegueError
 from segue.nn.footprint import parameters, training_bytes, training_flops
 from segue.nn.scale import Machines, rank_share
+from segue.presets import preset
 from segue.recipe import Recipe
 
 MACHINES = Machines(flops=1e9, bandwidth=1e6)
@@ -64,3 +66,32 @@ def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         with pytest.raises(SegueError, match=match):
             app(["info", *words], standalone_mode=False)
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
+SHOWN = [
+    (name, ranks, bandwidth, sharded)
+    for name in ("enwik8-24l", "lm1b-large")
+    for ranks, bandwidth in ((8, 200e9), (64, 12.5e9))
+    for sharded in (False, True)
+]
+
+
+def row(name: str, ranks: int, bandwidth: float, sharded: bool) -> str:
+    """A line of the document's table."""
+    recipe = preset(name).recipe
+    assert isinstance(recipe, Recipe)
+    share = rank_share(recipe, ranks, Machines(bandwidth=bandwidth), sharded=sharded)
+    state, total, sent = (
+        f"{size / 1e9:.2f} GB" for size in (share.state_bytes, share.total_bytes, share.sent_in_a_step)
+    )
+    efficiency = f"{share.least_efficiency:.0%} to {share.most_efficiency:.0%}"
+    way, computing = "FSDP2" if sharded else "DDP", f"{share.seconds_computing:.3f} s"
+    cells = (f"`{name}`", ranks, way, share.lanes, state, total, sent, computing, efficiency)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def test_the_document_says_what_is_calculated() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for shown in SHOWN:
+        assert row(*shown) in text
