@@ -19,13 +19,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
 	@$(BIN)/python examples/demo.py runs
 
-<<<<<<< HEAD
 dates: $(READY)  ## sequence to sequence without data: dates in seven languages (about 3 minutes)
 	@$(BIN)/python examples/dates.py runs
-=======
+
 lab: $(READY)  ## measure what the papers claim, in small versions: lab/index.html (under 10 minutes)
 	@$(BIN)/segue lab all --quick -o lab
->>>>>>> recurrent
 
 test: lint  ## lint, types and tests, as continuous integration runs them
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
