@@ -1,12 +1,14 @@
 """Quality for the hour: bits per byte of enwik8 after so many minutes of training from nothing, ours and the peers'.
 
-    make quality DATA=data/enwik8                     # 30 minutes each, one after the other
-    make quality DATA=data/enwik8 MORE="--minutes 5"  # a quick look
-    make quality DATA=data/enwik8 MORE="--only x-transformers --set width=192 lanes=32 rate=2e-3"
+    segue prepare enwik8 --tokenizer bpe --size 2048 -o data/enwik8-bpe
+    make quality DATA=data/enwik8-bpe                     # 30 minutes each, one after the other
+    make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
+    make quality DATA=data/enwik8-bpe MORE="--only x-transformers --set width=192 lanes=32 rate=2e-3"
 
 Every one is timed for a few steps first and then gets as many steps as fit its minutes, so that its schedule ends when
-its time does. All read the same bytes, in lanes of one stream, with memory across segments, and are scored in the same
-way: every byte of the split once, memory carried on. Peers train with AdamW; `--set` tries other settings for them.
+its time does. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same
+way: every token of the split once, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries other
+settings for them.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +30,7 @@ import segue
 from machine import THREADS, environment
 from peers import Rows, Size, transfo_xl, x_transformer
 from segue.config import Reach, Reading
-from segue.infer.evaluate import evaluate, segments
+from segue.infer.evaluate import evaluate, scored, segments
 from segue.text.corpus import Corpus, Stream, open_corpus
 from segue.text.lanes import Lanes
 
@@ -63,8 +66,8 @@ class Peer(Protocol):
 
 
 class TransfoXL:
-    def __init__(self, setting: Setting) -> None:
-        self.model = transfo_xl(setting.size, setting.rows, vocab=256)
+    def __init__(self, setting: Setting, vocab: int) -> None:
+        self.model = transfo_xl(setting.size, setting.rows, vocab=vocab)
 
     def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
         """(B, T) Its `labels` would shift once more, so the logits are scored here."""
@@ -74,22 +77,23 @@ class TransfoXL:
 
 
 class XTransformer:
-    def __init__(self, setting: Setting) -> None:
-        self.model = x_transformer(setting.size, setting.rows, vocab=256)
+    def __init__(self, setting: Setting, vocab: int) -> None:
+        self.model = x_transformer(setting.size, setting.rows, vocab=vocab)
 
     def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
         logits, memory = self.model(tokens, mems=memory, return_mems=True)
         return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), memory
 
 
-PEERS: dict[str, Callable[[Setting], Peer]] = {"transfo-xl": TransfoXL, "x-transformers": XTransformer}
+PEERS: dict[str, Callable[[Setting, int], Peer]] = {"transfo-xl": TransfoXL, "x-transformers": XTransformer}
 
 
 def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) -> tuple[Peer, int]:
     """Linear warm-up over a twentieth, then a cosine, as ours; gradients clipped at 1."""
-    pace = statistics.median(_steps(PEERS[name](setting), setting, corpus, 9)[1][3:])
+    build = partial(PEERS[name], setting, corpus.header.vocab)
+    pace = statistics.median(_steps(build(), setting, corpus, 9)[1][3:])
     steps = max(20, round(60 * minutes / pace))
-    peer = PEERS[name](setting)
+    peer = build()
     _steps(peer, setting, corpus, steps)
     return peer, steps
 
@@ -127,7 +131,7 @@ def bits_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None
     for segment in segments(stream, reading, total):
         surprise, memory = peer.read(segment.tokens, segment.targets, memory)
         nats += surprise.double().sum().item()
-    return nats / math.log(2) / total
+    return scored(stream, nats, total).bits_per_byte
 
 
 def ours(preset: str, data: Path, minutes: float, limit: int | None) -> dict[str, Any]:
