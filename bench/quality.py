@@ -7,8 +7,8 @@
 
 Every one is timed for a few steps first and then gets as many steps as fit its minutes, so that its schedule ends when
 its time does. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same
-way: every token of the split once, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries other
-settings for them.
+way: every token of the split once, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries
+other settings for them.
 """
 
 import argparse
