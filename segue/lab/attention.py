@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.infer.evaluate import segments
 from segue.infer.trace import TERMS, recording, recording_terms
@@ -22,10 +23,14 @@ AVERAGED = {True: 10, False: 40}
 """Segments that averages are taken over, quick or not."""
 
 
-@torch.no_grad()
 def measure(setting: Setting) -> Results:
     best = tuned(setting, recipe_for(setting, seed=setting.seed), "xl")
     bundle = trained(setting, best.recipe, f"xl, seed {setting.seed}")
+    return _looked(setting, bundle)
+
+
+@torch.no_grad()
+def _looked(setting: Setting, bundle: Bundle) -> Results:
     model, segment, count = bundle.model, budget(setting).segment, AVERAGED[setting.quick]
     assert isinstance(model, TransformerXL)
     held = 4 * segment
@@ -207,11 +212,12 @@ def _distances(results: Results) -> Picture:
     figure, axes = canvas(1, len(names), width=13, height=0.28 * len(found["all"]) + 1.4)
     for number, (axis, (term, name)) in enumerate(zip(axes, names.items(), strict=True)):
         rows = torch.tensor(found[term]).clamp(min=1e-5).log10()
-        axis.imshow(rows.tolist(), cmap=HEAT, interpolation="nearest", aspect="auto", vmin=-4, vmax=0)
+        image = axis.imshow(rows.tolist(), cmap=HEAT, interpolation="nearest", aspect="auto", vmin=-4, vmax=0)
         axis.set(title=name, xlabel="tokens back")
         axis.grid(visible=False)
         labels = [name_of(place, heads) for place in range(len(found["all"]))] if number == 0 else []
         axis.set_yticks(range(len(labels)), labels)
+    figure.colorbar(image, ax=axes[-1], label="power of ten")
     caption = "Average attention by distance, a row for each head (colours: powers of ten of the weight)."
     return Picture("attention-distance", caption, figure)
 

@@ -125,7 +125,7 @@ def test_every_title_has_its_experiment(name: str) -> None:
     assert found.claim.endswith(".")
 
 
-QUICKEST = ("ablation", "extrapolation", "fragmentation", "confusion", "positions", "attention", "results")
+QUICKEST = ("attention", "ablation", "extrapolation", "fragmentation", "confusion", "positions", "results")
 
 
 def test_from_a_command_to_a_page(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
