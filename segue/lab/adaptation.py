@@ -1,9 +1,9 @@
 """Learning while reading: how many bits dynamic evaluation and the neural cache save, tuned on validation text."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
-from typing import Any
 
 from torch import Tensor
 
@@ -15,85 +15,87 @@ from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, T
 from segue.lab.kinds import trained_kind, tuned
 from segue.lab.published import published, source
 from segue.lab.spread import half_range, lower, mean, said, with_seeds
-from segue.text.corpus import Stream
 
 KINDS = ("Transformer-XL", "LSTM")
 WAYS = ("static", "dynamic evaluation", "neural cache")
 
-Read = Callable[[Stream, int], Score]
-"""From a stream and a number of tokens to how well they were predicted."""
+SIZES = {True: (1500, 4000, 6000), False: (10_000, 30_000, 30_000)}
+"""If quick or not: tokens to choose settings on, to score, and to take the size of gradients from."""
 
-Try = tuple[dict[str, Any], Read]
-"""Settings, and reading with them."""
+How = Dynamic | Cache | None
+"""The settings of a way to read; None: the weights stand still."""
 
 
 def measure(setting: Setting) -> Results:
-    quick = setting.quick
-    sizes = {"tuned_on": 1500 if quick else 10_000, "scored": 4000 if quick else 30_000}
-    gather = 6000 if quick else 60_000
+    tuned_on, scored, gather = SIZES[setting.quick]
     found: Results = {}
     for name in KINDS:
         kind = tuned(setting, name)
-        bundles = [trained_kind(setting, kind, seed) for seed in setting.seeds]
-        found[name] = [_saved(setting, name, bundle, gather, **sizes) for bundle in bundles]
-    return {**sizes, "gathered": gather, "models": found}
+        seeds = [_Reader(setting, trained_kind(setting, kind, seed), gather) for seed in setting.seeds]
+        hows = {
+            way: _best(seeds[0], tries, tuned_on, f"{name}, {way}")
+            for way, tries in _tries(setting.quick).items()
+        }
+        found[name] = [_scored(reader, hows, scored) for reader in seeds]
+    return {"tuned_on": tuned_on, "scored": scored, "gathered": gather, "models": found}
 
 
-def _saved(
-    setting: Setting, name: str, bundle: Bundle, gather: int, *, tuned_on: int, scored: int
-) -> Results:
-    """Bits per byte of every way, each with the settings that are best on validation text."""
-    model, reading = bundle.model, bundle.reading
-    squares = mean_squares(model, setting.stream("train"), reading, gather)
-    ways: dict[str, list[Try]] = {
-        "static": [({}, partial(_static, bundle))],
-        "dynamic evaluation": [
-            (one.model_dump(include={"rate", "decay"}), partial(_dynamic, bundle, squares, one))
-            for one in _dynamics(setting.quick)
-        ],
-        "neural cache": [
-            (one.model_dump(include={"weight", "flatness"}), partial(_cached, bundle, one))
-            for one in _caches(setting.quick)
-        ],
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """A model that reads in any of the ways."""
+
+    setting: Setting
+    bundle: Bundle
+    gather: int
+
+    @cached_property
+    def squares(self) -> dict[str, Tensor]:
+        return mean_squares(self.bundle.model, self.setting.stream("train"), self.bundle.reading, self.gather)
+
+    def read(self, how: How, split: str, tokens: int) -> Score:
+        model, reading, stream = self.bundle.model, self.bundle.reading, self.setting.stream(split)
+        match how:
+            case Dynamic():
+                return evaluate_dynamic(model, stream, reading, self.squares, how, limit=tokens)
+            case Cache():
+                return evaluate_cached(model, stream, reading, how, limit=tokens)
+            case None:
+                return evaluate(model, stream, reading, limit=tokens)
+
+
+def _tries(quick: bool) -> dict[str, list[How]]:
+    """What is tried for each way."""
+    rates, decays = ((3e-4, 1e-3), (1e-3,)) if quick else ((1e-4, 3e-4, 1e-3, 3e-3), (0.0, 1e-3))
+    flat, weights = ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0), (0.02, 0.05, 0.1))
+    return {
+        "static": [None],
+        "dynamic evaluation": [Dynamic(rate=rate, decay=decay) for rate, decay in product(rates, decays)],
+        "neural cache": [Cache(flatness=one, weight=weight) for one, weight in product(flat, weights)],
     }
-    found: Results = {}
-    for way, tries in ways.items():
-        setting.report(f"{name}, {way}", len(found), len(ways))
-        chosen, read = _best(tries, setting.stream("valid"), tuned_on)
-        bits = read(setting.stream("test"), scored).bits_per_byte
-        found[way] = {"bits": bits, "settings": chosen, "tries": len(tries)}
-    return found
 
 
-def _best(
-    tries: Sequence[tuple[dict[str, Any], Read]], stream: Stream, tokens: int
-) -> tuple[dict[str, Any], Read]:
+def _best(reader: _Reader, tries: Sequence[How], tokens: int, told: str) -> How:
+    """The settings that are best on validation text, with the model of the first seed."""
     if len(tries) == 1:
         return tries[0]
-    reached = [read(stream, tokens).nats for _, read in tries]
+    reached = []
+    for how in tries:
+        reached.append(reader.read(how, "valid", tokens).nats)
+        reader.setting.report(told, len(reached), len(tries))
     return tries[reached.index(min(reached))]
 
 
-def _dynamics(quick: bool) -> list[Dynamic]:
-    rates, decays = ((3e-4, 1e-3), (1e-3,)) if quick else ((1e-4, 3e-4, 1e-3, 3e-3), (0.0, 1e-3, 1e-2))
-    return [Dynamic(rate=rate, decay=decay) for rate, decay in product(rates, decays)]
+def _scored(reader: _Reader, hows: Mapping[str, How], tokens: int) -> Results:
+    """Bits per byte of every way."""
+    return {
+        way: {"bits": reader.read(how, "test", tokens).bits_per_byte, "settings": _settings(how)}
+        for way, how in hows.items()
+    }
 
 
-def _caches(quick: bool) -> list[Cache]:
-    flat, weights = ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0), (0.02, 0.05, 0.1))
-    return [Cache(flatness=one, weight=weight) for one, weight in product(flat, weights)]
-
-
-def _static(bundle: Bundle, stream: Stream, tokens: int) -> Score:
-    return evaluate(bundle.model, stream, bundle.reading, limit=tokens)
-
-
-def _dynamic(bundle: Bundle, squares: dict[str, Tensor], how: Dynamic, stream: Stream, tokens: int) -> Score:
-    return evaluate_dynamic(bundle.model, stream, bundle.reading, squares, how, limit=tokens)
-
-
-def _cached(bundle: Bundle, how: Cache, stream: Stream, tokens: int) -> Score:
-    return evaluate_cached(bundle.model, stream, bundle.reading, how, limit=tokens)
+def _settings(how: How) -> Results:
+    """Those that were tried."""
+    return {} if how is None else how.model_dump(include={"rate", "decay", "weight", "flatness"})
 
 
 def bits(results: Results, name: str, way: str) -> list[float]:
@@ -112,7 +114,7 @@ def tell(results: Results) -> list[Block]:
         f"{results['scored']:,} of test text scored.",
         *(_verdict(results, name, way) for name in names for way in WAYS[1:]),
         Table(
-            ["model", "way to read", "bits per byte", "saved", "settings of the first seed"],
+            ["model", "way to read", "bits per byte", "saved", "settings"],
             [_line(results, name, way) for name in names for way in WAYS],
             "Mean ± half the range of seeds.",
         ),

@@ -21,6 +21,10 @@ CLOSE = 0.35
 """An exponent so near the published one counts as shown."""
 
 
+FEW = (8, 16, 32, 64, 128)
+"""Lengths for which waiting and paths are found."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What is tried; the fit takes the upper half."""
@@ -57,7 +61,6 @@ def measure(setting: Setting) -> Results:
                 for what in ("seconds", "products", "kept", "largest")
             },
         }
-    lengths = [8, 16, 32, 64, 128]
     return {
         "width": sizes.width,
         "length": sizes.length,
@@ -65,10 +68,10 @@ def measure(setting: Setting) -> Results:
         "window": WINDOW,
         "repeats": sizes.repeats,
         "layers": layers,
-        "waiting": {name: [waiting(build, length) for length in lengths] for name, build in LAYERS.items()},
+        "waiting": {name: [waiting(build, length) for length in FEW] for name, build in LAYERS.items()},
         "paths": {
-            "lengths": lengths,
-            **{name: [path(length) for length in lengths] for name, path in PATHS.items()},
+            "lengths": list(FEW),
+            **{name: [path(length) for length in FEW] for name, path in PATHS.items()},
         },
     }
 

@@ -65,10 +65,10 @@ def _recipe(setting: Setting, name: str) -> Recipe:
         recipe = recipe_for(setting, seed=setting.seed, **KINDS[name])  # type: ignore[arg-type]
         return recipe.model_copy(update={"model": _filled(recipe.model, wanted)})
     build = partial(RecurrentConfig, vocab=like.model.vocab, cell=RECURRENT[name], layers=2)
-    widths = range(8, 8 * like.model.width, 2)
+    widths = range(2, 8 * like.model.width, 2)
     place = bisect_left(widths, wanted, key=lambda width: parameters(build(width=width)))
     nearest = min(
-        widths[place - 1 : place + 1], key=lambda width: abs(parameters(build(width=width)) - wanted)
+        widths[max(0, place - 1) : place + 1], key=lambda width: abs(parameters(build(width=width)) - wanted)
     )
     return Recipe(
         model=build(width=nearest),

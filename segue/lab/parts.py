@@ -160,7 +160,7 @@ def _schedule(variant: Variant, steps: int, rate: float) -> Schedule:
 
 def _tried(setting: Setting, name: str, size: Sizes, rate: float) -> float:
     """Bits per token of the validation split after a quarter of the steps."""
-    short = Sizes(size.steps // 4, size.lanes, size.segment, size.scored, looks=1)
+    short = Sizes(max(1, size.steps // 4), size.lanes, size.segment, size.scored, looks=1)
     return float(_learned(setting, name, short, rate, setting.seed, split="valid")["bits"])
 
 
