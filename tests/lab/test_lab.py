@@ -86,6 +86,9 @@ def test_a_model_is_trained_once_and_goes_on_where_it_was_killed(tmp_path: Path,
     again = trained.trained(setting, recipe, "a model").model.state_dict()
     assert len(told) == 6
     assert all(again[name].equal(weight) for name, weight in weights.items())
+    (run / "run.json").unlink()  # killed before it began
+    trained.trained_run(setting, recipe, "a model")
+    assert len(told) == 9
     other = trained.recipe_for(setting, seed=1)
     assert trained.run_name(setting, other) != trained.run_name(setting, recipe)
 
