@@ -142,7 +142,7 @@ PRESETS: dict[str, Preset] = {
         recipe=Recipe(
             model=XLConfig(vocab=2048, width=192, layers=4, heads=6),
             train=_on_two_cores(steps=4000, lanes=64, segment=64, memory=64, optimizer="muon", rate=4e-3),
-            reading=Reading(segment=64, reach=Reach(memory=512, span=512)),
+            reading=_reading(64, 256, 127),
         ),
         data="enwik8, BPE of 2,048 symbols",
         published="",
