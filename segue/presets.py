@@ -122,7 +122,7 @@ PRESETS: dict[str, Preset] = {
         recipe=Recipe(
             model=XLConfig(vocab=256, width=192, layers=4, heads=6),
             train=_on_two_cores(steps=800, lanes=32, segment=64, memory=64, optimizer="muon", rate=4e-3),
-            reading=Reading(segment=64, reach=Reach(memory=256)),
+            reading=_reading(64, 256, 127),
         ),
         data="stdlib, bytes",
         published="",
