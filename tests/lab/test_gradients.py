@@ -13,7 +13,7 @@ from support import VOCAB, some_tokens
 
 
 def test_norms_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "DIRECTIONS", 4000)
+    monkeypatch.setattr(gradients, "DIRECTIONS", 600)
     torch.manual_seed(0)
     model = RecurrentModel(RecurrentConfig(vocab=6, width=4, cell="gru", layers=1, tied=False)).double()
     found = gradients.norms(model, lanes=1, length=6, seed=0)
