@@ -60,8 +60,9 @@ def evaluate(
     first read what lies before their part, as far as they can see back, so they score the same. Under torchrun every
     rank reads so many lanes.
     """
-    from segue.distributed import joined, local_device
+    from segue.distributed import joined
     from segue.infer.adapt import Cache, Dynamic
+    from segue.launch import local_device
 
     way: Way = "sliding" if sliding else lanes
     if dynamic:

@@ -64,7 +64,7 @@ class LanguageTask:
         """The same of which every rank holds a part, and which is never whole anywhere."""
         model, draws = deferred(lambda: TransformerXL(self.recipe.model))
         half = self.recipe.train.precision == "bfloat16"
-        trained = self.ranks.shard(Objective(model), model.blocks, half=half)
+        trained = self.ranks.shard(Objective(model), model.blocks, self.device, half=half)
         trained.to_empty(device=self.device)
         with torch.no_grad():
             for name, weight in model.named_parameters():
