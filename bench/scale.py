@@ -143,7 +143,12 @@ def main() -> None:
         for ranks in sizes
         for sharded in ((False, True) if ranks > 1 else (False,))
     ]
-    told = {"command": "make scale", "made": time.strftime("%Y-%m-%d"), **environment(), "results": results}
+    told = {
+        "command": "make scale MORE=--large" if words.large else "make scale",
+        "made": time.strftime("%Y-%m-%d"),
+        **environment(),
+        "results": results,
+    }
     words.out.write_text(json.dumps(told, indent=1) + "\n")
 
 
