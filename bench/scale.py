@@ -28,6 +28,11 @@ from segue.text.sources import from_files
 from segue.training.loop import Event
 
 HERE = Path(__file__).parent
+SETTINGS = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "MALLOC_MMAP_THRESHOLD_": "65536",  # freed tensors go back at once: else peaks show how C's heap is littered
+}
 SKIPPED = 3
 """First steps that do not count."""
 
@@ -95,7 +100,7 @@ def measured(name: str, ranks: int, steps: int, *, sharded: bool) -> dict[str, A
         subprocess.run(
             [sys.executable, *launch, *where, __file__, *words, *(["--sharded"] if sharded else [])],
             check=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"},
+            env={**os.environ, **SETTINGS},
         )
         each = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
     found = {"model": name, "ranks": ranks, "way": "FSDP2" if sharded else "DDP", "each": each}
@@ -131,15 +136,19 @@ def main() -> None:
     if words.worker:
         work(words.worker, words.corpus, words.folder, words.steps, sharded=words.sharded)
         return
-    sizes, steps = ((1, 2), 8) if words.quick else ((1, 2, 4), 20)
-    results = [
+    sizes, steps = ((1, 2), 8) if words.quick else ((1, 2, 4), 14)
+    results = [measured("large", 2, 6, sharded=sharded) for sharded in (False, True)] if words.large else []
+    results += [
         measured("small", ranks, steps, sharded=sharded)
         for ranks in sizes
         for sharded in ((False, True) if ranks > 1 else (False,))
     ]
-    if words.large:
-        results += [measured("large", 2, 6, sharded=sharded) for sharded in (False, True)]
-    told = {"command": "make scale", "made": time.strftime("%Y-%m-%d"), **environment(), "results": results}
+    told = {
+        "command": "make scale MORE=--large" if words.large else "make scale",
+        "made": time.strftime("%Y-%m-%d"),
+        **environment(),
+        "results": results,
+    }
     words.out.write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -1,11 +1,10 @@
 """Several processes that work as one. The only file that names torch.distributed.
 
-torchrun starts the processes and says in the environment which rank each is of how many; `joined` reads that. Without
+torchrun starts the processes and says in the environment which rank each is of how many (`launch.py`). Without
 it there is one process, `ALONE`, for which all that ranks do together is done already, so that nobody else has to ask.
 Rank 0 speaks: what goes wrong on all ranks at once is an `OtherRankError` on the others, which nobody prints.
 """
 
-import os
 import re
 import shutil
 import time
@@ -24,13 +23,8 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-from segue.errors import BundleError, ConfigError, OtherRankError, SegueError, TrainingError
-
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets, and what whoever starts processes by other means must set too."""
-
-TIMEOUT = "SEGUE_RANK_TIMEOUT"
-"""Seconds that a rank waits for the others before it gives up; 600 unless this variable says otherwise."""
+from segue.errors import BundleError, OtherRankError, SegueError, TrainingError
+from segue.launch import Meeting, meeting, said
 
 LOST = re.compile(r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
 """How torch's backends complain of a rank that does not answer."""
@@ -92,7 +86,14 @@ class Ranks:
         """What training calls instead, whose gradients are the mean over all ranks."""
         return objective
 
-    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:  # noqa: ARG002
+    def shard(
+        self,
+        objective: nn.Module,
+        blocks: Iterable[nn.Module],  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+        *,
+        half: bool,  # noqa: ARG002
+    ) -> nn.Module:
         """The same, with every rank holding its part of each weight; whole ones are there for one block at a time.
 
         With `half`, products are in bfloat16, and sums over ranks in float32.
@@ -205,7 +206,9 @@ class Group(Ranks):
     def spread(self, objective: nn.Module) -> nn.Module:
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
 
-    def shard(self, objective: nn.Module, blocks: Iterable[nn.Module], *, half: bool) -> nn.Module:
+    def shard(
+        self, objective: nn.Module, blocks: Iterable[nn.Module], device: torch.device, *, half: bool
+    ) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -213,7 +216,7 @@ class Group(Ranks):
             "ignore", message="FSDP2-wrapped module .* returned a view"
         )  # nobody writes to it
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
-        mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (self.size,))
+        mesh = init_device_mesh(device.type, (self.size,))
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh, mp_policy=policy)
@@ -262,11 +265,15 @@ class Group(Ranks):
         Ranks that waited in vain find out one after the other; those whose connection broke, all at once.
         """
         store, grace = dist.distributed_c10d._get_default_store(), min(30.0, self._timeout) if late else 1.0
-        store.set(f"segue/heard/{self.rank}", "")
         heard, end = {self.rank}, time.monotonic() + grace
-        while len(heard) < self.size and time.monotonic() < end:
-            heard = {rank for rank in range(self.size) if store.check([f"segue/heard/{rank}"])}
-            time.sleep(0.05)
+        try:
+            store.set_timeout(timedelta(seconds=grace))
+            store.set(f"segue/heard/{self.rank}", "")
+            while len(heard) < self.size and time.monotonic() < end:
+                heard = {rank for rank in range(self.size) if store.check([f"segue/heard/{rank}"])}
+                time.sleep(0.05)
+        except RuntimeError:  # the store itself does not answer, and rank 0 keeps it
+            return TrainingError(f"rank {self.rank} has no answer from rank 0; go on with --resume")
         missing = ", ".join(str(rank) for rank in range(self.size) if rank not in heard)
         if self.rank > min(heard):
             return OtherRankError("told by another rank")
@@ -312,10 +319,11 @@ def joined() -> Iterator[Ranks]:
     if _joined:
         yield _joined[0]
         return
-    if not _launched() or os.environ.get("WORLD_SIZE") == "1":
+    place = meeting()
+    if place is None:
         yield ALONE
         return
-    group = _join()
+    group = _join(place)
     _joined.append(group)
     try:
         yield group
@@ -328,69 +336,21 @@ def joined() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def local_device(device: str) -> str:
-    """`cuda` is another one for every rank of a machine."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and _launched() else device
-
-
-def neighbours() -> int:
-    """Processes of the same launch on this machine, itself included."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-
-
-def launch() -> str:
-    """The name of the launch, the same for all its ranks and after a restart of them; empty if it has none."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    return "" if name == "none" else name
-
-
-def restarted() -> bool:
-    """Whether torchrun has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0) > 0
-
-
-def _launched() -> bool:
-    return any(name in os.environ for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
-
-
-def _join() -> Group:
-    timeout = _checked_environment()
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def _join(place: Meeting) -> Group:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    patience = timedelta(seconds=timeout)
-    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    patience, opens = timedelta(seconds=place.seconds), place.rank == 0 and not place.hosted
     try:
-        meeting = TCPStore(host, port, size, opens, patience, multi_tenant=True)
+        shared = TCPStore(place.host, place.port, place.size, opens, patience, multi_tenant=True)
         # ranks that are started again may meet in the same store, where those before them left their addresses
-        store = PrefixStore(f"segue/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", meeting)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
-        return Group(timeout)
+        store = PrefixStore(f"segue/{place.attempt}", shared)
+        dist.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.size, timeout=patience
+        )
+        return Group(place.seconds)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error):
-            raise _said(f"port {port} of {host} is in use; choose another with --master-port") from None
+            raise said(
+                f"port {place.port} of {place.host} is in use; choose another with --master-port"
+            ) from None
         reason = str(error).splitlines()[0]
-        raise _said(f"the ranks did not find each other at {host}:{port}: {reason}") from None
-
-
-def _checked_environment() -> float:
-    """Seconds to wait; refuses an environment that is incomplete."""
-    missing = [name for name in NEEDED if not os.environ.get(name)]
-    if missing:
-        raise _said(
-            f"several processes were asked for and {', '.join(missing)} is not set; "
-            "start them with: torchrun --nproc-per-node N -m segue train …"
-        )
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
-        if not os.environ[name].isdigit():
-            raise _said(f"{name} should be a number; found {os.environ[name]!r}")
-    wait = os.environ.get(TIMEOUT, "600")
-    if not re.fullmatch(r"\d+(\.\d+)?", wait) or not float(wait):
-        raise _said(f"{TIMEOUT} should be a number of seconds; found {wait!r}")
-    return float(wait)
-
-
-def _said(message: str) -> SegueError:
-    """What every rank finds without asking the others."""
-    other = os.environ.get("RANK", "0") not in ("", "0")
-    return OtherRankError(message) if other else ConfigError(message)
+        raise said(f"the ranks did not find each other at {place.host}:{place.port}: {reason}") from None

@@ -17,7 +17,7 @@ STAIRS = (
     ("errors",),
     ("config",),
     ("recipe",),
-    ("presets", "text", "nn"),
+    ("presets", "text", "nn", "launch"),
     ("checkpoint", "distributed"),
     ("infer", "interop"),
     ("training",),

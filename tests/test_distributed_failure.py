@@ -73,6 +73,20 @@ def test_a_rank_that_is_killed_is_named_and_the_run_goes_on(corpus: Path, tmp_pa
     assert final_weights(tmp_path / "run") == final_weights(tmp_path / "whole")
 
 
+def test_the_same_command_goes_on_under_the_name_of_its_launch(corpus: Path, tmp_path: Path) -> None:
+    """As where a whole job is started again; another job does not touch the run."""
+    (tmp_path / "recipe.toml").write_text(recipe_toml(RECIPE))
+    words = ["train", tmp_path / "recipe.toml", "--data", corpus, "-o", tmp_path / "run"]
+    for _ in range(2):
+        ended = on_ranks(2, tmp_path, command, *words, TORCHELASTIC_RUN_ID="job 7")
+        succeeded(ended)
+        assert "12 steps in" in ended[0].said
+    refused(
+        on_ranks(2, tmp_path, command, *words, TORCHELASTIC_RUN_ID="job 8"),
+        f"{tmp_path / 'run'} exists; go on with --resume {tmp_path / 'run'}, or choose another name",
+    )
+
+
 def final_weights(run: Path) -> bytes:
     return (checkpoints(run)[-1] / WEIGHTS).read_bytes()
 

@@ -64,8 +64,9 @@ def evaluate(
     it.
     """
     from segue.checkpoint import load, translates
-    from segue.distributed import joined, local_device
+    from segue.distributed import joined
     from segue.infer.adapt import Cache, Dynamic
+    from segue.launch import local_device
 
     if dynamic and int8:
         raise InputError("--dynamic lets the weights move, and --int8 rounds them; choose one")

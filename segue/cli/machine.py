@@ -24,8 +24,8 @@ def use(threads: int, device: str) -> None:
     """Set the threads, and refuse a device that is not there."""
     import torch
 
-    from segue.distributed import neighbours
     from segue.errors import InputError
+    from segue.launch import neighbours
 
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // neighbours()))
     try:

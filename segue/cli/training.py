@@ -62,7 +62,8 @@ def train(
     Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
     to the last bit. A finished run is extended by --resume RUN --set train.steps=…
     """
-    from segue.distributed import joined, local_device
+    from segue.distributed import joined
+    from segue.launch import local_device
     from segue.training import run as runs
 
     stop = _stop_on_signals()

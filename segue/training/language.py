@@ -70,7 +70,7 @@ class LanguageTask:
         assert isinstance(model, TransformerXL)
         freeze(model, self.recipe.train)
         half = self.recipe.train.precision == "bfloat16"
-        trained = self.ranks.shard(Objective(model), model.blocks, half=half)
+        trained = self.ranks.shard(Objective(model), model.blocks, self.device, half=half)
         trained.to_empty(device=self.device)
         with torch.no_grad():
             for name, weight in model.named_parameters():

@@ -17,9 +17,10 @@ import torch
 
 import segue
 from segue.checkpoint import Bundle, Translator, checkpoints, read_json, write_json
-from segue.distributed import Ranks, joined, launch, local_device, restarted
+from segue.distributed import Ranks, joined
 from segue.errors import TrainingError
 from segue.interop.vectors import Vectors
+from segue.launch import attempt, launch_name, local_device
 from segue.recipe import Recipe, TranslationRecipe, read_recipe, recipe_of, recipe_toml, with_changes
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
@@ -107,16 +108,18 @@ def _begun(run: Path) -> bool:
     if not run.exists():
         return False
     whole = (run / "run.json").is_file()
-    if whole and (restarted() or (launch() and read_json(run / "run.json").get("launch") == launch())):
+    if whole and (
+        attempt() or (launch_name() and read_json(run / "run.json").get("launch") == launch_name())
+    ):
         return True
-    if whole or not restarted():
+    if whole or not attempt():
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
     return False
 
 
 def _make(run: Path, recipe: Recipe | TranslationRecipe, circumstances: dict[str, Any]) -> None:
     try:
-        run.mkdir(parents=True, exist_ok=restarted())
+        run.mkdir(parents=True, exist_ok=attempt() > 0)
     except OSError as error:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
     (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
@@ -142,6 +145,8 @@ def _task(
     recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str, ranks: Ranks
 ) -> LanguageTask | TranslationTask:
     place = torch.device(local_device(device))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # what travels between GPUs asks for the current one
     if isinstance(recipe, Recipe):
         assert isinstance(opened, Corpus)
         return LanguageTask(recipe, opened, place, ranks)
@@ -247,7 +252,7 @@ def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
         "ranks": ranks.size,
-        "launch": launch(),
+        "launch": launch_name(),
         "device": device,
         "data": str(opened.folder.absolute()),
         "checksums": opened.header.checksums,

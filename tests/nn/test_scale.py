@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,3 +96,21 @@ def test_the_document_says_what_is_calculated() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for shown in SHOWN:
         assert row(*shown) in text
+
+
+def measured_row(result: dict[str, Any]) -> str:
+    """A line of the document's other table, from what `make scale` wrote down."""
+    most = max(one["peak"] - one["begun_with"] for one in result["each"]) / 2**20
+    cells = (
+        result["model"],
+        result["ranks"],
+        result["way"],
+        f"{result['each'][0]['tokens_per_second']:,.0f}",
+    )
+    return f"| {' | '.join(map(str, cells))} | {most:,.0f} MiB |"
+
+
+def test_the_document_says_what_was_measured() -> None:
+    text, file = DOCUMENT.read_text(encoding="utf-8"), DOCUMENT.parents[1] / "bench/results/scale.json"
+    for result in json.loads(file.read_text())["results"]:
+        assert measured_row(result) in text
