@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -36,6 +35,7 @@ from segue.config import (
     TranslatorConfig,
 )
 from segue.errors import BundleError
+from segue.nn.deferred import blank
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -134,7 +134,7 @@ def load(path: Path | str) -> Bundle:
     if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
-    with torch.device("meta"):
+    with blank():
         model = build_language_model(config.model)
     _load_weights(folder, model)
     tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
@@ -149,7 +149,7 @@ def load_translator(path: Path | str) -> Translator:
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
         )
     config = TranslatorConfig(**values)
-    with torch.device("meta"):
+    with blank():
         model = build_translator(config.model)
     _load_weights(folder, model)
     target = load_tokenizer(folder / TOKENIZER)

@@ -3,7 +3,8 @@
 So a model that is larger than one process's memory can begin as it would have in one process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +26,25 @@ def deferred(build: Callable[[], Model]) -> tuple[Model, Draws]:
     with _Noting() as noting, torch.device("meta"):
         model = build()
     return model, {name: noting.notes[_storage(weight)] for name, weight in model.named_parameters()}
+
+
+@contextmanager
+def blank() -> Iterator[None]:
+    """Models that are built inside have shapes and no weights; nothing is drawn for them."""
+    with _Undrawn(), torch.device("meta"):
+        yield
+
+
+class _Undrawn(TorchDispatchMode):
+    """Leaves out what would be drawn, which takes long even where there is nothing to fill."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return (
+            args[0]
+            if function in (*RANDOM, *PLAIN) and args[0].is_meta
+            else function(*args, **(kwargs or {}))
+        )
 
 
 class _Noting(TorchDispatchMode):

@@ -23,6 +23,7 @@ from segue.config import (
     Seq2SeqConfig,
     XLConfig,
 )
+from segue.nn.deferred import blank
 from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
@@ -39,7 +40,7 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 @cache
 def parameters(config: XLConfig | RecurrentConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int:
-    with torch.device("meta"):
+    with blank():
         match config:
             case XLConfig() | RecurrentConfig():
                 model: nn.Module = build_language_model(config)
@@ -70,7 +71,7 @@ def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:
 
 def _held(config: XLConfig | RecurrentConfig, memory: int, *, projected: bool = False) -> int:
     """Numbers in one lane's full memory."""
-    with torch.device("meta"):
+    with blank():
         model = build_language_model(config)
     full = model.start(reach=Reach(memory=memory, initial="zeros"))
     return sum(row.numel() for row in (model.projected(full) if projected else full).rows)
@@ -110,7 +111,7 @@ def kept_bytes(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
 def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
     # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
     body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
-    with torch.device("meta"):
+    with blank():
         model = build_language_model(body)
     memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
     tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")

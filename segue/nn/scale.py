@@ -5,9 +5,8 @@ Letters: N ranks, P parameters, B lanes, M states in memory.
 
 from dataclasses import dataclass
 
-import torch
-
 from segue.config import XLConfig
+from segue.nn.deferred import blank
 from segue.nn.footprint import FLOAT, kept_bytes, logits_bytes, parameters, training_flops
 from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe
@@ -82,7 +81,7 @@ def rank_share(recipe: Recipe, ranks: int, machines: Machines, *, sharded: bool)
 def _weights(recipe: Recipe) -> tuple[int, int]:
     """Parameters outside the blocks, and of one block."""
     assert isinstance(recipe.model, XLConfig)
-    with torch.device("meta"):
+    with blank():
         model = TransformerXL(recipe.model.model_copy(update={"layers": 1}))
     block = sum(weight.numel() for weight in model.blocks.parameters())
     return parameters(recipe.model) - recipe.model.layers * block, block
