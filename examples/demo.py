@@ -101,9 +101,9 @@ def main(folder: Path) -> None:
         "--tokens",
         300,
         "--temperature",
-        0.7,
+        0.8,
         "--seed",
-        1,
+        3,
     )
     print(f"\nPicture: {draw(trained, scores, xz)}")
     print(
