@@ -146,7 +146,7 @@ PRESETS: dict[str, Preset] = {
         ),
         data="enwik8, BPE of 2,048 symbols",
         published="",
-        note="For 2 CPU cores and 30 to 40 minutes. Symbols of two or three bytes: bits are counted per byte all the same.",
+        note="For 2 CPU cores and 30 to 40 minutes. Symbols of 2 or 3 bytes: bits are counted per byte all the same.",
     ),
     "enwik8-12l": Preset(
         recipe=Recipe(
