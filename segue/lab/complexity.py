@@ -1,4 +1,4 @@
-"""How the cost of layers grows with the length n and the width d: time, products, memory, steps that must wait.
+"""How the cost of layers grows with length n, width d, kernel k, window r: time, products, memory, steps that wait.
 
 Time is the processor's, of one thread, so that others on the machine hardly disturb it. The rest is counted.
 """
@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.layers import KERNEL, LAYERS, PATHS, SHORT, WINDOW, Build, costs, waiting
+from segue.lab.layers import KERNEL, LAYERS, PATHS, REACHING, SHORT, WINDOW, Build, costs, waiting
 from segue.lab.published import published, source
 
 CLOSE = 0.35
@@ -31,29 +31,67 @@ class Sizes:
 
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
+    reaches: dict[str, tuple[int, ...]]  # kernels and windows
     width: int  # where n grows
     length: int  # where d grows
     repeats: int
 
 
-QUICK = Sizes((256, 512, 1024, 2048, 4096), (64, 128, 256, 512, 1024), width=256, length=256, repeats=2)
-FULL = Sizes(
-    (256, 512, 1024, 2048, 4096, 8192), (64, 128, 256, 512, 1024, 2048), width=256, length=512, repeats=9
+QUICK = Sizes(
+    (256, 512, 1024, 2048, 4096),
+    (64, 128, 256, 512, 1024),
+    {"k": (5, 9, 17, 33, 65), "r": (64, 128, 256, 512, 1024)},
+    width=256,
+    length=256,
+    repeats=2,
 )
+FULL = Sizes(
+    (256, 512, 1024, 2048, 4096, 8192),
+    (64, 128, 256, 512, 1024, 2048),
+    {"k": (5, 9, 17, 33, 65, 129), "r": (64, 128, 256, 512, 1024, 2048)},
+    width=256,
+    length=512,
+    repeats=9,
+)
+NARROW, FARTHER = 64, 8
+"""Where kernel or window grows: the width, and how many times the longest of them the text is."""
+
+
+class Case(NamedTuple):
+    build: Build
+    length: int
+    width: int
+
+
+Axes = dict[str, dict[int, Case]]
+"""What grows, by its letter, and the case for each of its sizes."""
+
+
+def _axes(name: str, sizes: Sizes) -> Axes:
+    build = LAYERS[name]
+    axes = {
+        "n": {length: Case(build, length, sizes.width) for length in sizes.lengths},
+        "d": {width: Case(build, sizes.length, width) for width in sizes.widths},
+    }
+    if name in REACHING:
+        letter, reaching = REACHING[name]
+        far = FARTHER * max(sizes.reaches[letter])
+        axes[letter] = {reach: Case(reaching(reach), far, NARROW) for reach in sizes.reaches[letter]}
+    return axes
 
 
 def measure(setting: Setting) -> Results:
     sizes = QUICK if setting.quick else FULL
     torch.manual_seed(setting.seed)
-    by_length = [(length, sizes.width) for length in sizes.lengths]
-    by_width = [(sizes.length, width) for width in sizes.widths]
+    axes = {name: _axes(name, sizes) for name in LAYERS}
     with _one_thread():
-        times = _times(setting, sorted({*by_length, *by_width}), sizes.repeats)
+        times = _times(setting, axes, sizes.repeats)
     layers = {}
-    for name, build in LAYERS.items():
-        found = {"n": _grown(build, by_length), "d": _grown(build, by_width)}
-        for axis, shapes in (("n", by_length), ("d", by_width)):
-            found[axis]["seconds"] = [times[name, shape] for shape in shapes]
+    for name in LAYERS:
+        found = {
+            letter: _grown(cases) | {"seconds": [times[name, letter, size] for size in cases]}
+            for letter, cases in axes[name].items()
+        }
         layers[name] = {
             **found,
             "exponents": {
@@ -86,28 +124,30 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _times(setting: Setting, shapes: Sequence[tuple[int, int]], repeats: int) -> dict[Any, float]:
+def _times(setting: Setting, layers: dict[str, Axes], repeats: int) -> dict[tuple[str, str, int], float]:
     """The least of several, in rounds: what disturbs one disturbs all."""
-    works = {(name, shape): LAYERS[name](shape[1]) for shape in shapes for name in LAYERS}
-    states = {shape: torch.randn(shape) for shape in shapes}
+    works = {
+        (name, letter, size): (case.build(case.width), torch.randn(case.length, case.width))
+        for name, axes in layers.items()
+        for letter, cases in axes.items()
+        for size, case in cases.items()
+    }
     found = dict.fromkeys(works, math.inf)
     with torch.no_grad():
         for turn in range(repeats + 1):  # the first warms up
-            for (name, shape), run in works.items():
+            for key, (run, states) in works.items():
                 begin = time.process_time()
-                run(states[shape])
+                run(states)
                 took = time.process_time() - begin
-                found[name, shape] = min(found[name, shape], took if turn else math.inf)
+                found[key] = min(found[key], took if turn else math.inf)
             setting.report("timing layers", turn, repeats)
     return found
 
 
-def _grown(build: Build, shapes: Sequence[tuple[int, int]]) -> Results:
-    """What is counted at each of the shapes, of which either length or width grows."""
-    found = [costs(build, length, width) for length, width in shapes]
-    grows = 0 if len({length for length, _ in shapes}) > 1 else 1
-    counted = {what: [one[what] for one in found] for what in found[0]}
-    return {"sizes": [shape[grows] for shape in shapes], **counted}
+def _grown(cases: dict[int, Case]) -> Results:
+    """What is counted at each of the sizes."""
+    found = [costs(*case) for case in cases.values()]
+    return {"sizes": list(cases), **{what: [one[what] for one in found] for what in found[0]}}
 
 
 def _exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
@@ -173,7 +213,9 @@ def _growth(results: Results, what: str, claim: str) -> Verdict:
     theirs = published("complexity")["layers"]
     found = {name: results["layers"][name]["exponents"][what] for name in theirs}
     near = all(
-        abs(found[name][axis] - row[axis]) < CLOSE for name, row in theirs.items() for axis in ("n", "d")
+        abs(power - theirs[name][letter]) < CLOSE
+        for name, powers in found.items()
+        for letter, power in powers.items()
     )
     because = "; ".join(_fitted(name, exponents) for name, exponents in found.items())
     return Verdict(
@@ -196,7 +238,11 @@ def _cheaper(results: Results) -> Verdict:
 
 
 def _fitted(name: str, exponents: Results) -> str:
-    return f"{name} n^{exponents['n']:.2f} d^{exponents['d']:.2f}"
+    return f"{name} {_power(exponents)}"
+
+
+def _power(exponents: Results) -> str:
+    return " ".join(f"{letter}^{exponent:.2f}" for letter, exponent in exponents.items())
 
 
 def _line(results: Results, name: str, row: Results) -> list[str]:
@@ -204,13 +250,10 @@ def _line(results: Results, name: str, row: Results) -> list[str]:
     path = f"{paths[name][-1]}"
     if name == "convolution":
         path += f" (dilated {paths['dilated convolution'][-1]})"
-    power = "n^{n:.2f} d^{d:.2f}"
     return [
         name,
         row["said"],
-        power.format(**found["products"]),
-        power.format(**found["seconds"]),
-        power.format(**found["kept"]),
+        *[_power(found[what]) for what in ("products", "seconds", "kept")],
         f"{results['waiting'][name][-1]} ({row['waiting']})",
         f"{path} ({row['path']})",
     ]

@@ -48,10 +48,10 @@ class Recurring(nn.Module):
 class Convolving(nn.Module):
     """A causal convolution."""
 
-    def __init__(self, width: int, dilation: int = 1) -> None:
+    def __init__(self, width: int, kernel: int = KERNEL, dilation: int = 1) -> None:
         super().__init__()
-        self.before = (KERNEL - 1) * dilation
-        self.layer = nn.Conv1d(width, width, KERNEL, dilation=dilation)
+        self.before = (kernel - 1) * dilation
+        self.layer = nn.Conv1d(width, width, kernel, dilation=dilation)
 
     def forward(self, states: Tensor) -> Tensor:
         outputs: Tensor = self.layer(F.pad(states.T[None], (self.before, 0)))[0].T
@@ -67,6 +67,12 @@ LAYERS: dict[str, Build] = {
     "convolution": Convolving,
     "restricted attention": partial(Attending, span=WINDOW),
 }
+
+REACHING: dict[str, tuple[str, Callable[[int], Build]]] = {
+    "convolution": ("k", lambda kernel: partial(Convolving, kernel=kernel)),
+    "restricted attention": ("r", lambda window: partial(Attending, span=window)),
+}
+"""Layers that see so many tokens at once: the letter of that number, and the layer for each."""
 
 
 def costs(build: Build, length: int, width: int) -> dict[str, int]:
@@ -121,7 +127,7 @@ PATHS: dict[str, Callable[[int], int]] = {
     "self-attention": partial(layers_between, lambda _: Attending(4)),
     "recurrent": lambda length: length,  # every step between is one
     "convolution": partial(layers_between, lambda _: Convolving(4)),
-    "dilated convolution": partial(layers_between, lambda above: Convolving(4, KERNEL**above)),
+    "dilated convolution": partial(layers_between, lambda above: Convolving(4, dilation=KERNEL**above)),
     "restricted attention": partial(layers_between, lambda _: Attending(4, SHORT)),
 }
 """How far apart the first of n inputs and the last output are."""
