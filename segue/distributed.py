@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +28,9 @@ from segue.launch import Meeting, meeting, said
 
 LOST = re.compile(r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
 """How torch's backends complain of a rank that does not answer."""
+
+ALSO_CALLED = ("project_source", "within")
+"""Methods that need weights as forward does: what sharding wraps is told of them."""
 
 Found = TypeVar("Found")
 
@@ -89,7 +92,7 @@ class Ranks:
     def shard(
         self,
         objective: nn.Module,
-        blocks: Iterable[nn.Module],  # noqa: ARG002
+        blocks: Sequence[nn.Module],  # noqa: ARG002
         device: torch.device,  # noqa: ARG002
         *,
         half: bool,  # noqa: ARG002
@@ -207,10 +210,14 @@ class Group(Ranks):
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
 
     def shard(
-        self, objective: nn.Module, blocks: Iterable[nn.Module], device: torch.device, *, half: bool
+        self, objective: nn.Module, blocks: Sequence[nn.Module], device: torch.device, *, half: bool
     ) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import (
+            MixedPrecisionPolicy,
+            fully_shard,
+            register_fsdp_forward_method,
+        )
 
         warnings.filterwarnings(
             "ignore", message="FSDP2-wrapped module .* returned a view"
@@ -220,6 +227,10 @@ class Group(Ranks):
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh, mp_policy=policy)
+        for module in (*blocks, objective):
+            for name in ALSO_CALLED:
+                if hasattr(module, name):
+                    register_fsdp_forward_method(module, name)
         return objective
 
     def save(

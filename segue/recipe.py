@@ -47,6 +47,7 @@ class Schedule(Settings):
     save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
     frozen: bool = False  # the embedding does not move (nor the output, where they are tied)
     keep: PositiveInt = 2  # newest checkpoints, besides the best
+    sharded: bool = False  # several ranks hold a part of each weight (FSDP2), instead of all of them
     minutes: PositiveFloat | None = None  # stop after so long, whatever the step
 
     @model_validator(mode="after")
@@ -55,6 +56,10 @@ class Schedule(Settings):
             raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
         if self.patience and not self.validate_every:
             raise ValueError(f"patience {self.patience} counts validations; set validate_every too")
+        if self.sharded and self.optimizer == "muon":
+            raise ValueError(
+                "muon needs whole matrices, and sharded ranks hold parts; use adamw, or sharded=false"
+            )
         return self
 
 
@@ -70,7 +75,6 @@ class TrainConfig(Schedule):
     initial: Literal["empty", "zeros"] = "empty"  # as in Reach
     positions: Literal["onward", "restart", "confused"] = "onward"  # as in Reach
     validate_tokens: PositiveInt = 100_000
-    sharded: bool = False  # several ranks hold a part of each weight (FSDP2), instead of all of them
 
     @model_validator(mode="after")
     def _lanes_divide(self) -> Self:
@@ -78,10 +82,6 @@ class TrainConfig(Schedule):
             raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
         if self.initial == "zeros" and self.documents:
             raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
-        if self.sharded and self.optimizer == "muon":
-            raise ValueError(
-                "muon needs whole matrices, and sharded ranks hold parts; use adamw, or sharded=false"
-            )
         return self
 
     @property

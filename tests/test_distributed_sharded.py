@@ -20,7 +20,7 @@ from segue.recipe import Recipe
 from segue.text.corpus import open_corpus
 from segue.training.language import LanguageTask
 from support import shapes
-from test_distributed import check_equal, cut_to, plain_recipe, weights
+from test_distributed import both, check_equal, cut_to, make_pairs, pair_recipe, plain_recipe, weights
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
@@ -28,6 +28,11 @@ SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture
@@ -60,6 +65,25 @@ def test_ranks_with_parts_of_the_weights_train_as_one_process(
     whole = cut_to(tmp_path / "shared", tmp_path / "whole", 40)  # and one process takes it over
     segue.resume(whole, changes=["train.sharded=false"])
     torch.testing.assert_close(weights(whole), weights(alone), rtol=0, atol=1e-9)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("encoding", ["sinusoidal", "xl"])
+def test_ranks_with_parts_of_a_translator_train_as_one_process(
+    encoding: str, size: int, pairs: Path, tmp_path: Path
+) -> None:
+    """Also where translations of the validation split decide, which every rank makes from parts."""
+    recipe = pair_recipe(pairs, sharded=True, best="bleu", steps=20, save_every=10)
+    shape = recipe.model.model_copy(update={"encoding": encoding})
+    recipe = recipe.model_copy(update={"model": shape})
+    alone, shared = both(recipe, pairs, tmp_path, size)
+    check_equal(alone, shared, steps=20)
+    part = cut_to(shared, tmp_path / "part", 10)
+    succeeded(on_ranks(size, tmp_path, segue.resume, part))
+    for name, weight in weights(part, 20).items():
+        assert torch.equal(weight, weights(shared, 20)[name]), name
+    assert segue.load_translator(shared).model.config == shape
 
 
 @pytest.mark.usefixtures("exact")

@@ -65,6 +65,10 @@ class Block(nn.Module):
         normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
         return normed
 
+    def project_source(self, hidden: Tensor) -> Tensor:
+        """(2, S, B, H, D) Keys and values of the source's states (S, B, C), for all targets to come."""
+        return self.cross.project(hidden)
+
     def forward(
         self,
         hidden: Tensor,

@@ -105,7 +105,7 @@ class Seq2Seq(nn.Module):
         sources = []
         for block in self.decoder:
             assert isinstance(block, Block)
-            sources.append(Source(block.cross.project(hidden), seen))
+            sources.append(Source(block.project_source(hidden), seen))
         config, lanes = self.config, len(source)
         empty = hidden.new_zeros(lanes, 0, 2, config.heads, config.head_width)
         nothing = torch.zeros(lanes, dtype=torch.int64, device=HOST)

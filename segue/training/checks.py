@@ -1,7 +1,7 @@
 """What must hold before a run begins: that its parts belong together, and that nothing will stop it later."""
 
 from segue.checkpoint import Bundle, Translator
-from segue.config import XLConfig
+from segue.config import Seq2SeqConfig, XLConfig
 from segue.errors import TrainingError
 from segue.recipe import Recipe, TranslationRecipe
 from segue.text.corpus import Corpus
@@ -54,6 +54,8 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
     """What would stop the run later is better known before it begins."""
     if recipe.train.precision == "bfloat16" and device == "cpu":
         raise TrainingError("train.precision bfloat16 is for GPUs; on a CPU use float32")
+    if recipe.train.sharded and not isinstance(recipe.model, XLConfig | Seq2SeqConfig):
+        raise TrainingError("train.sharded shares out the blocks of a Transformer; this model has none")
     if isinstance(recipe, Recipe) and isinstance(opened, Corpus):
         _check_language(recipe, opened)
     elif isinstance(opened, PairSet) and recipe.train.validate_every:
@@ -84,8 +86,6 @@ def _check_language(recipe: Recipe, corpus: Corpus) -> None:
     if train.validate_every:
         corpus.stream("valid")
     if not isinstance(model, XLConfig):
-        if train.sharded:
-            raise TrainingError("train.sharded shares out the blocks of a Transformer; this model has none")
         return
     limited = model.encoding in ("learned", "per-layer")
     if limited and (train.positions == "onward" or train.segment > model.table):

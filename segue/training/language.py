@@ -4,7 +4,7 @@ Letters: B lanes, T tokens in the segment.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
-from segue.distributed import ALONE, Ranks, placed, sum_gradients
+from segue.distributed import ALONE, Ranks, sum_gradients
 from segue.infer.evaluate import Score, evaluate
-from segue.nn.deferred import deferred
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
-from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment
-from segue.training.embedding import freeze
 from segue.training.loop import Part
 from segue.training.objective import Objective
 from segue.training.state import State, fresh_state
+from segue.training.weights import begin, in_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,38 +42,13 @@ class LanguageTask:
     def fresh(self, model: nn.Module | None = None) -> State:
         """The beginning of a run, from nothing or from the weights of a model."""
         train = self.recipe.train
-        torch.manual_seed(train.seed)
         given = None if model is None else model.state_dict()
-        built, trained = (self._parts if self._shared_out else self._whole)(given)
+        build = partial(build_language_model, self.recipe.model)
+        built, trained = begin(build, Objective, given, train, self.device, self.ranks)
         state = fresh_state(built, trained, train, self.ranks)
         lanes = train.lanes // train.accumulate // self.ranks.size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
         return state
-
-    @property
-    def _shared_out(self) -> bool:
-        return self.recipe.train.sharded and self.ranks.size > 1
-
-    def _whole(self, given: Mapping[str, Tensor] | None) -> tuple[LanguageModel, nn.Module]:
-        """A model with these weights or fresh ones, and what a step calls."""
-        model = build_language_model(self.recipe.model)
-        if given is not None:
-            model.load_state_dict(given)
-        freeze(model, self.recipe.train)
-        return model, self.ranks.spread(Objective(model.to(self.device)))
-
-    def _parts(self, given: Mapping[str, Tensor] | None) -> tuple[LanguageModel, nn.Module]:
-        """The same of which every rank holds a part, and which is never whole anywhere."""
-        model, draws = deferred(lambda: build_language_model(self.recipe.model))
-        assert isinstance(model, TransformerXL)
-        freeze(model, self.recipe.train)
-        half = self.recipe.train.precision == "bfloat16"
-        trained = self.ranks.shard(Objective(model), model.blocks, self.device, half=half)
-        trained.to_empty(device=self.device)
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                weight.copy_(placed(weight, draws[name]() if given is None else given[name]))
-        return model, trained
 
     def begin(self) -> dict[str, Any]:
         train, split = self.recipe.train, self.corpus.header.splits["train"]
@@ -117,7 +90,7 @@ class LanguageTask:
             reading,
             limit=train.validate_tokens,
             documents=train.documents,
-            read=state.trained if self._shared_out else None,
+            read=state.trained if in_parts(train, self.ranks) else None,
         )
         nats = score.nats / score.tokens
         return {

@@ -1,5 +1,8 @@
 """What is trained: one module with one forward, so that wrappers for several devices go around it alone."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from torch import Tensor, nn
 
 from segue.infer.translate import Batch
@@ -8,6 +11,8 @@ from segue.nn.memory import Memory
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.text.lanes import Segment
+
+Found = TypeVar("Found")
 
 
 class Objective(nn.Module):
@@ -41,3 +46,7 @@ class PairObjective(nn.Module):
         targets = batch.targets.to(device)
         nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
         return nats.masked_fill(targets < 0, 0)
+
+    def within(self, do: Callable[[], Found]) -> Found:
+        """Do something with the model, which is whole for as long where ranks hold parts of it."""
+        return do()

@@ -24,10 +24,10 @@ from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
 from segue.text.pairs import PairSet
-from segue.training.embedding import freeze
 from segue.training.loop import Part
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
+from segue.training.weights import begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,11 @@ class TranslationTask:
 
     def fresh(self, model: nn.Module | None = None) -> State:
         """The beginning of a run, from nothing or from the weights of a model."""
-        torch.manual_seed(self.recipe.train.seed)
-        built = build_translator(self.recipe.model)
-        if model is not None:
-            built.load_state_dict(model.state_dict())
-        freeze(built, self.recipe.train)
-        objective = PairObjective(built.to(self.device), self.recipe.train.smoothing)
-        return fresh_state(built, self.ranks.spread(objective), self.recipe.train, self.ranks)
+        train = self.recipe.train
+        given = None if model is None else model.state_dict()
+        build = partial(build_translator, self.recipe.model)
+        objective = partial(PairObjective, smoothing=train.smoothing)
+        return fresh_state(*begin(build, objective, given, train, self.device, self.ranks), train, self.ranks)
 
     def begin(self) -> dict[str, Any]:
         train, lengths = self.recipe.train, self.pairs.lengths("train")
@@ -105,6 +103,10 @@ class TranslationTask:
 
     def validate(self, state: State) -> dict[str, float]:
         """Nats per token of the validation split, without smoothing; and BLEU if that decides."""
+        found: dict[str, float] = _objective(state).within(partial(self._judged, state))
+        return found
+
+    def _judged(self, state: State) -> dict[str, float]:
         nats = split_nats(_translator(state), self.pairs, "valid")
         found = {"worth": nats, "nats": nats, "perplexity": math.exp(min(700.0, nats))}
         if self.recipe.train.best == "bleu":
@@ -130,6 +132,13 @@ class TranslationTask:
 
 def _pair(numbers: np.ndarray[Any, Any], row: int) -> str:
     return f"pair {int(numbers[row])}"
+
+
+def _objective(state: State) -> PairObjective:
+    """What is trained, without what gathers gradients around it."""
+    found = getattr(state.trained, "module", state.trained)
+    assert isinstance(found, PairObjective)
+    return found
 
 
 def _translator(state: State) -> Seq2Seq | RecurrentSeq2Seq:
