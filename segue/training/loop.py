@@ -82,7 +82,7 @@ class Training:
             state.count(step=state.counters.step + 1, seconds=seconds)
             step = state.counters.step
             yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, schedule), "seconds": seconds})
-            if _due(step, schedule.validate_every):
+            if _due(step, schedule.validate_every) or (schedule.validate_every and step == schedule.steps):
                 yield self._validate()
             reason = REASONS[self.ranks.highest(REASONS.index(self._stop_reason(seconds)))]
             if reason:
