@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow lab bench growth scale quality clean
+.PHONY: help demo dates test lint format test-slow lab bench growth scale quality translation clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ scale: $(READY)  ## speed and memory of 1, 2 and 4 ranks (some minutes; MORE=--l
 
 quality: $(READY) .venv-peers/ready  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)
 	$(PEERS)/python bench/quality.py --data $(DATA) $(MORE)
+
+translation: $(READY)  ## BLEU of translators and RNNs on your own pairs (DATA=a folder TEST="source target"; half an hour each)
+	$(BIN)/python bench/translation.py --data $(DATA) --test $(TEST) $(MORE)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
