@@ -10,9 +10,11 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from torch import nn
 import segue
 from machine import THREADS, Times, as_json, environment, interleaved, limits
 from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
+from segue.checkpoint import Bundle
+from segue.config import Reading
 from segue.nn.footprint import training_flops
 from segue.nn.memory import Memory
+from segue.text.tokenizer import ByteTokenizer
 
 Work = Callable[[], object]
 
@@ -268,15 +273,33 @@ def one_resident(name: str) -> None:
 
 
 def starting(segue_command: str, repeats: int) -> Found:
-    """`segue --help`, and python importing torch, each as a process."""
-    works = {
-        "segue --help": lambda: subprocess.run([segue_command, "--help"], check=True, capture_output=True),
-        "import torch": lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True),
-        "python": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
-    }
-    times = interleaved(works, repeats)
+    """`segue --help`, `segue generate` to its first token, and python importing torch, each as a process."""
+    python = str(Path(segue_command).with_name("python"))
+    with tempfile.TemporaryDirectory() as folder:
+        config = segue.XLConfig(vocab=256, width=LARGE.width, layers=LARGE.layers, heads=LARGE.heads)
+        reading = Reading(segment=64, reach=segue.Reach(memory=640))
+        Bundle(segue.TransformerXL(config), reading, ByteTokenizer()).save(Path(folder) / "bundle")
+        works = {
+            "segue --help": [segue_command, "--help"],
+            "first token": [segue_command, "generate", f"{folder}/bundle", "--tokens", "1", "--seed", "0"],
+            "import torch": [python, "-c", "import torch"],
+            "python": [python, "-c", "pass"],
+        }
+        times = interleaved({name: partial(_run, command) for name, command in works.items()}, repeats)
     notes = {name: round(one.median, 3) for name, one in times.items()}
-    return Found("start", "seconds", {}, None, 0, notes=notes | {"aim of --help": 0.3})
+    beyond = round(notes["first token"] - notes["import torch"], 3)
+    return Found(
+        "start",
+        "seconds",
+        {},
+        None,
+        0,
+        notes=notes | {"first token beyond torch": beyond, "aim of both": 0.3},
+    )
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def rows_of(words: argparse.Namespace) -> Iterator[Found]:
