@@ -123,6 +123,33 @@ def count_bytes(recipe: Recipe, corpus: Path) -> None:
             assert abs(held - whole / 2) < 0.02 * whole
 
 
+def test_half_precision_gathers_halves_and_adds_up_whole_numbers(corpus: Path, tmp_path: Path) -> None:
+    succeeded(on_ranks(2, tmp_path, learn_in_halves, sharded_recipe(precision="bfloat16"), corpus))
+
+
+def learn_in_halves(recipe: Recipe, corpus: Path) -> None:
+    """Products are in bfloat16; weights and gradients stay float32, and are those of float32 but for rounding."""
+    torch.backends.mkldnn.enabled = (
+        False  # its products in bfloat16 are illegal instructions on some machines
+    )
+    with joined() as ranks:
+        gradients = []
+        for precision in ("bfloat16", "float32"):
+            train = recipe.train.model_copy(update={"precision": precision})
+            chosen = recipe.model_copy(update={"train": train})
+            task = LanguageTask(chosen, open_corpus(corpus), torch.device("cpu"), ranks)
+            state, seen = task.fresh(), []
+            state.model.blocks[0].register_forward_hook(lambda *call, seen=seen: seen.append(call[2].dtype))
+            for part in task.parts(state):
+                part.loss.backward()
+            assert set(seen) == {getattr(torch, precision)}
+            found = {name: weight.grad.to_local() for name, weight in state.model.named_parameters()}
+            assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+            gradients.append(torch.cat([gradient.flatten() for gradient in found.values()]))
+        half, whole = gradients
+        assert 0 < (half - whole).norm() < 0.05 * whole.norm()
+
+
 @given(shapes())
 def test_weights_drawn_later_are_those_drawn_at_once(config: XLConfig) -> None:
     torch.manual_seed(1)
