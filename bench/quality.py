@@ -1,6 +1,6 @@
 """Quality for the hour: bits per byte of enwik8 after so many minutes of training from nothing, ours and the peers'.
 
-    segue prepare enwik8 --tokenizer bpe --size 2048 -o data/enwik8-bpe
+    segue prepare enwik8 --tokenizer bpe --size 4096 -o data/enwik8-bpe
     make quality DATA=data/enwik8-bpe                     # 30 minutes each, one after the other
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
     make quality DATA=data/enwik8-bpe MORE="--only x-transformers --set width=192 lanes=32 rate=2e-3"
