@@ -30,7 +30,7 @@ from segue.training.run import read_log
 RESULTS = Path(__file__).parents[1] / "docs/results"
 WAYS = {
     "transformer": ("multi30k-cpu", ()),
-    "relative": ("multi30k-cpu", ("model.encoding=xl",)),
+    "sinusoidal": ("multi30k-cpu", ("model.encoding=sinusoidal",)),
     "post-norm": ("multi30k-cpu", ("model.norm=post",)),
     "rnn-attention": ("multi30k-rnn-attention", ()),
     "rnn": ("multi30k-rnn", ()),
