@@ -27,7 +27,8 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trained, name, TINY)
         monkeypatch.setattr(recl, name, Plan(step=8, longest=24, positions=12))
         monkeypatch.setattr(parts, name, parts.Sizes(steps=2, lanes=2, segment=8, scored=64, looks=1))
-        monkeypatch.setattr(complexity, name, complexity.Sizes((8, 16, 32), (4, 8, 16), 4, 8, 1))
+        reaches = {"k": (2, 3, 5), "r": (4, 8, 16)}
+        monkeypatch.setattr(complexity, name, complexity.Sizes((8, 16, 32), (4, 8, 16), reaches, 4, 8, 1))
     monkeypatch.setattr(gradients, "LENGTH", 12)
     monkeypatch.setattr(gradients, "WIDTH", 8)
     monkeypatch.setattr(complexity, "FEW", (8, 16))
