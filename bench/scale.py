@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch
 
 import segue
 from machine import environment
+from segue.lab.clock import peak_resident
 from segue.recipe import Recipe
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files
@@ -54,7 +54,7 @@ def recipe_of(name: str, steps: int, *, sharded: bool) -> Recipe:
 
 def work(name: str, corpus: Path, run: Path, steps: int, *, sharded: bool) -> None:
     """One rank: trains without saving, and writes down how fast it was and the most memory it held."""
-    before, recipe, times = _peak(), recipe_of(name, steps, sharded=sharded), []
+    before, recipe, times = peak_resident(), recipe_of(name, steps, sharded=sharded), []
 
     def watch(event: Event) -> None:
         if event.kind == "step":
@@ -66,7 +66,7 @@ def work(name: str, corpus: Path, run: Path, steps: int, *, sharded: bool) -> No
         steps -= 1
         if steps:
             return False
-        found: dict[str, float] = {"begun_with": before, "peak": _peak()}
+        found: dict[str, float] = {"begun_with": before, "peak": peak_resident()}
         if times:
             tokens = recipe.train.lanes * recipe.train.segment * (len(times) - 1 - SKIPPED)
             found["tokens_per_second"] = tokens / (times[-1] - times[SKIPPED])
@@ -74,10 +74,6 @@ def work(name: str, corpus: Path, run: Path, steps: int, *, sharded: bool) -> No
         os._exit(0)
 
     segue.train(recipe, corpus, run, watch=watch, interrupted=stop)
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def measured(name: str, ranks: int, steps: int, *, sharded: bool) -> dict[str, Any]:

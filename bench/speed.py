@@ -26,6 +26,7 @@ from machine import THREADS, Times, as_json, environment, interleaved, limits
 from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
 from segue.checkpoint import Bundle
 from segue.config import Reading
+from segue.lab.clock import peak_resident
 from segue.nn.footprint import training_flops
 from segue.nn.memory import Memory
 from segue.text.tokenizer import ByteTokenizer
@@ -250,8 +251,6 @@ def resident() -> Found:
 
 
 def one_resident(name: str) -> None:
-    import resource
-
     size, rows, _ = TRAINING[1]
     tokens = some_tokens(rows.lanes, rows.segment)
     if name == "transfo-xl":
@@ -269,7 +268,7 @@ def one_resident(name: str) -> None:
             hidden, memory = model(tokens, memory)
             model.nats(hidden, tokens).mean().backward()
             model.zero_grad()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print(peak_resident())
 
 
 def starting(segue_command: str, repeats: int) -> Found:

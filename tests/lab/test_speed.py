@@ -1,10 +1,13 @@
 """The windows that Transformer-XL is timed against compute what a vanilla model computes."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from segue.config import Reach, XLConfig
-from segue.lab.clock import exponent
+from segue.lab.clock import exponent, peak_resident
 from segue.lab.windows import fast_window, textbook_window
 from segue.nn.xl import TransformerXL
 
@@ -21,3 +24,12 @@ def test_a_window_read_anew_is_the_vanilla_model() -> None:
 
 def test_the_exponent_of_a_power_is_that_power() -> None:
     assert exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
+
+
+def test_the_peak_is_what_this_process_held_and_not_who_started_it() -> None:
+    """Pages of a large block count only where they were held."""
+    held = bytearray(200 * 2**20)
+    assert peak_resident() > len(held)
+    code = "from segue.lab.clock import peak_resident; print(peak_resident())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert int(done.stdout) < len(held)
