@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 import segue
+from segue.checkpoint import Bundle
+from segue.config import Reach, Reading, XLConfig
+from segue.text.tokenizer import ByteTokenizer
 
 PACKAGE = Path(segue.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -102,4 +105,13 @@ def test_every_file_says_what_it_is_for() -> None:
 @pytest.mark.parametrize("code", ["import segue", "import segue.cli", "import segue.presets, segue.config"])
 def test_starting_does_not_wait_for_torch(code: str) -> None:
     check = f"{code}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_loading_does_not_wait_for_torchs_compiler(tmp_path: Path) -> None:
+    config = XLConfig(vocab=256, width=16, layers=2, heads=2, cutoffs=(100,), divisor=2, tied=False)
+    Bundle(segue.TransformerXL(config), Reading(segment=8, reach=Reach(memory=8)), ByteTokenizer()).save(
+        tmp_path / "bundle"
+    )
+    check = f"import segue, sys; segue.load({str(tmp_path / 'bundle')!r}); sys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -10,11 +10,20 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 RANDOM = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
 PLAIN = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
 """All that our models begin with."""
+
+FILLING = {getattr(place, name) for place in (nn.init, Tensor) for name in ("normal_", "uniform_")} | {
+    nn.init.kaiming_uniform_,
+    nn.init.constant_,
+    Tensor.fill_,
+    Tensor.zero_,
+}
+"""The same, as Python calls them."""
 
 Model = TypeVar("Model", bound=nn.Module)
 Draws = dict[str, Callable[[], Tensor]]
@@ -31,20 +40,18 @@ def deferred(build: Callable[[], Model]) -> tuple[Model, Draws]:
 @contextmanager
 def blank() -> Iterator[None]:
     """Models that are built inside have shapes and no weights; nothing is drawn for them."""
-    with _Undrawn(), torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         yield
 
 
-class _Undrawn(TorchDispatchMode):
-    """Leaves out what would be drawn, which takes long even where there is nothing to fill."""
+class _Undrawn(TorchFunctionMode):
+    """Leaves out what would be drawn: filling nothing would first import half of torch's compiler, for two seconds."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        return (
-            args[0]
-            if function in (*RANDOM, *PLAIN) and args[0].is_meta
-            else function(*args, **(kwargs or {}))
-        )
+        if function in FILLING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 class _Noting(TorchDispatchMode):

@@ -75,7 +75,7 @@ class XLPositions(Positions):
         super().__init__()
         self.width, self.heads = config.width, config.heads
         self.content_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # u
-        self.position_bias = nn.Parameter(torch.empty_like(self.content_bias))  # v
+        self.position_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # v
         self.projections = nn.ModuleList(
             nn.Linear(config.width, config.heads * config.head_width, bias=False)  # W_kR
             for _ in range(layers)

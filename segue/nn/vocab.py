@@ -40,7 +40,7 @@ class Vocabulary(nn.Module):
         tables = [torch.empty(size, wide) for size, wide in zip(sizes, widths, strict=True)]
         self.tables = nn.ParameterList(tables)
         self.biases = nn.ParameterList(torch.empty(size) for size in sizes if bias)
-        self.out_tables = nn.ParameterList([] if config.tied else [torch.empty_like(t) for t in tables])
+        self.out_tables = nn.ParameterList([] if config.tied else [torch.empty(t.shape) for t in tables])
         if config.clusters > 1:
             self.cluster_table = nn.Parameter(torch.empty(config.clusters - 1, width))
             self.cluster_bias = nn.Parameter(torch.empty(config.clusters - 1))
