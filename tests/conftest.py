@@ -1,8 +1,13 @@
-"""One thread, since tests run side by side on tiny models; the same hypothesis examples every time."""
+"""One thread, since tests run side by side on tiny models; the same hypothesis examples every time; small data."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from runs import make_corpus, make_pairs
 from support import EXAMPLES
 
 torch.set_num_threads(1)
@@ -14,3 +19,21 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("segue")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_corpus(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pairs(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """Weights in float64, so that only mistakes show; ranks are forks and inherit it."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -3,7 +3,9 @@
 import random
 from pathlib import Path
 
+from segue.infer.evaluate import silent
 from segue.recipe import Recipe
+from segue.text.pairs import PairsConfig, prepare_pairs
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files
 
@@ -28,6 +30,18 @@ def make_corpus(folder: Path, *, documents: int = 24, words: int = 40, tokenizer
     config = PrepareConfig(tokenizer=tokenizer, valid=0.1, test=0.1)
     prepare(from_files("texts", paths), folder / "corpus", config, lambda *_: None)
     return folder / "corpus"
+
+
+def make_pairs(parent: Path) -> Path:
+    """Sentences of one to four words, and themselves backwards."""
+    draw, folder = random.Random(0), parent / "pairs"
+    lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 4))).encode() for _ in range(150)]
+    parts = {
+        "train": lambda: ((line, line[::-1]) for line in lines[:130]),
+        "valid": lambda: ((line, line[::-1]) for line in lines[130:]),
+    }
+    prepare_pairs(parts, folder, PairsConfig(size=270), silent)
+    return folder
 
 
 def small_recipe(**train: object) -> Recipe:

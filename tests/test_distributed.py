@@ -1,8 +1,6 @@
 """Several ranks train as one process does: the same losses, the same weights, the same files."""
 
-import random
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,88 +9,15 @@ import pytest
 import torch
 
 import segue
+from rank_runs import SIZES, both, check_equal, cut_to, pair_recipe, plain_recipe, weights
 from ranks import on_ranks, succeeded
-from runs import WORDS, make_corpus, small_recipe
-from segue.checkpoint import WEIGHTS, checkpoints, read_tensors, verify
-from segue.config import Reach, Reading, Seq2SeqConfig, Translating
+from runs import small_recipe
+from segue.checkpoint import WEIGHTS, read_tensors
+from segue.config import Reach, Reading
 from segue.distributed import joined
-from segue.infer.evaluate import evaluate, silent
-from segue.recipe import PairTrainConfig, Recipe, TranslationRecipe
+from segue.infer.evaluate import evaluate
 from segue.text.corpus import Stream, open_corpus
-from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
-from segue.training.run import read_log
 from support import build, shape
-
-STEPS = 50
-SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pairs(tmp_path_factory.mktemp("data"))
-
-
-def make_pairs(parent: Path) -> Path:
-    """Sentences of one to four words, and themselves backwards."""
-    draw, folder = random.Random(0), parent / "pairs"
-    lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 4))).encode() for _ in range(150)]
-    parts = {
-        "train": lambda: ((line, line[::-1]) for line in lines[:130]),
-        "valid": lambda: ((line, line[::-1]) for line in lines[130:]),
-    }
-    prepare_pairs(parts, folder, PairsConfig(size=270), silent)
-    return folder
-
-
-@pytest.fixture
-def exact() -> Iterator[None]:
-    """Weights in float64, so that only mistakes show; ranks are forks and inherit it."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def plain_recipe(**train: Any) -> Recipe:
-    """Without dropout, which no number of ranks could share out in the same way."""
-    recipe = small_recipe(**{"lanes": 8, "steps": STEPS, "save_every": 20, "keep": 9, **train})
-    return recipe.model_copy(
-        update={"model": recipe.model.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})}
-    )
-
-
-def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
-    folder = run / "checkpoints" / f"step-{step:08d}"
-    verify(folder)
-    return read_tensors(folder / WEIGHTS)
-
-
-def check_equal(run: Path, other: Path, *, steps: int = STEPS, tolerance: float = 1e-9) -> None:
-    """The same events with the same figures, and the same weights at the end."""
-    ours, theirs = (
-        [event for event in read_log(place) if event["kind"] in ("step", "valid", "done")]
-        for place in (run, other)
-    )
-    assert [(event["kind"], event["step"]) for event in ours] == [
-        (event["kind"], event["step"]) for event in theirs
-    ]
-    for one, another in zip(ours, theirs, strict=True):
-        assert one.get("nats", 0) == pytest.approx(another.get("nats", 0), abs=tolerance)
-        assert one.get("reason") == another.get("reason")
-    torch.testing.assert_close(weights(run, steps), weights(other, steps), rtol=0, atol=tolerance)
-
-
-def both(
-    recipe: Recipe | TranslationRecipe, data: Path, folder: Path, size: int, **environment: str
-) -> tuple[Path, Path]:
-    """The run of one process, and that of several ranks."""
-    alone = segue.train(recipe, data, folder / "alone")
-    succeeded(on_ranks(size, folder, segue.train, recipe, data, folder / "shared", **environment))
-    return alone, folder / "shared"
 
 
 @pytest.mark.usefixtures("exact")
@@ -115,26 +40,6 @@ def test_ranks_that_share_lanes_train_as_one_process(
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_that_share_pairs_train_as_one_process(size: int, pairs: Path, tmp_path: Path) -> None:
     check_equal(*both(pair_recipe(pairs), pairs, tmp_path, size))
-
-
-def pair_recipe(pairs: Path, **train: Any) -> TranslationRecipe:
-    """Batches of a few pairs each, some of them with fewer pairs than ranks."""
-    vocab = open_pairs(pairs).header.vocab
-    values = {"steps": STEPS, "optimizer": "adamw", "rate": 3e-3, "validate_every": 10, "keep": 9, **train}
-    return TranslationRecipe(
-        model=Seq2SeqConfig(vocab=vocab, width=8, heads=2, inner=16, encoder_layers=1, decoder_layers=1),
-        train=PairTrainConfig(tokens=30, accumulate=2, **values),
-        translating=Translating(),
-    )
-
-
-def cut_to(run: Path, target: Path, step: int) -> Path:
-    """A copy of the run as it was after this step."""
-    shutil.copytree(run, target)
-    for folder in checkpoints(target):
-        if folder.name != f"step-{step:08d}":
-            shutil.rmtree(folder)
-    return target
 
 
 @pytest.mark.parametrize("size", SIZES)

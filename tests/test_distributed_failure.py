@@ -24,11 +24,6 @@ from segue.training.run import read_log
 RECIPE = small_recipe(steps=12, save_every=5, keep=9)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
-
-
 def at_step(step: int, rank: int, sign: int) -> Callable[[], bool]:
     """For `interrupted`, which is asked once in every step: sends one rank a signal instead."""
     asked = 0

@@ -1,6 +1,5 @@
 """Ranks that hold a part of each weight train as one process that holds all of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,8 @@ import torch
 from hypothesis import given
 
 import segue
+from rank_runs import SIZES, both, check_equal, cut_to, pair_recipe, plain_recipe, weights
 from ranks import on_ranks, succeeded
-from runs import make_corpus
 from segue.checkpoint import Bundle
 from segue.config import XLConfig
 from segue.distributed import joined
@@ -20,26 +19,6 @@ from segue.recipe import Recipe
 from segue.text.corpus import open_corpus
 from segue.training.language import LanguageTask
 from support import shapes
-from test_distributed import both, check_equal, cut_to, make_pairs, pair_recipe, plain_recipe, weights
-
-SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_pairs(tmp_path_factory.mktemp("pairs"))
-
-
-@pytest.fixture
-def exact() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def sharded_recipe(**train: object) -> Recipe:

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import segue
-from runs import make_corpus
 from segue.checkpoint import checkpoints
 from segue.cli import app
 from segue.config import Reading
@@ -20,11 +19,6 @@ from segue.infer.adapt import Cache, Dynamic, evaluate_cached, evaluate_dynamic,
 from segue.infer.evaluate import evaluate, evaluate_sliding
 from segue.recipe import Recipe, recipe_toml
 from segue.text.corpus import open_corpus
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
 
 
 def recipe(cell: str = "lstm", **train: object) -> Recipe:

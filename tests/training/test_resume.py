@@ -22,11 +22,6 @@ from segue.training.loop import Event
 from segue.training.run import read_log
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
-
-
 def final_weights(run: Path) -> bytes:
     return (checkpoints(run)[-1] / "model.safetensors").read_bytes()
 

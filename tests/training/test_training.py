@@ -21,11 +21,6 @@ from segue.training.run import read_log
 from support import build, shape
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_corpus(tmp_path_factory.mktemp("data"))
-
-
 def schedule(name: str, **changes: object) -> list[float]:
     values = {"lanes": 1, "segment": 1, "memory": 0, "steps": 10, "rate": 2.0, "schedule": name, **changes}
     train = TrainConfig(**values)
