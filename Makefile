@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow lab bench growth scale quality translation clean
+.PHONY: help demo dates test lint format test-slow lab bench growth scale quality quality-ours quality-peers translation clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,12 @@ growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and widt
 scale: $(READY)  ## speed and memory of 1, 2 and 4 ranks (some minutes; MORE=--large: the 277M preset too)
 	$(BIN)/python bench/scale.py $(MORE)
 
-quality: $(READY) .venv-peers/ready  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)
+quality: quality-ours quality-peers  ## bits per byte after 30 minutes, ours and the peers' (DATA=a folder with enwik8)
+
+quality-ours: $(READY)
+	$(BIN)/python bench/quality.py --data $(DATA) --only segue $(MORE)
+
+quality-peers: .venv-peers/ready
 	$(PEERS)/python bench/quality.py --data $(DATA) $(MORE)
 
 translation: $(READY)  ## BLEU of translators and RNNs on your own pairs (DATA=a folder TEST="source target"; half an hour each)

@@ -3,12 +3,12 @@
     segue prepare enwik8 --tokenizer bpe --size 4096 -o data/enwik8-bpe
     make quality DATA=data/enwik8-bpe                     # 30 minutes each, one after the other
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
-    make quality DATA=data/enwik8-bpe MORE="--only x-transformers --set width=192 lanes=32 rate=2e-3"
+    make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=16 rate=4e-3 --split valid"
 
 Every one is timed for a few steps first and then gets as many steps as fit its minutes, so that its schedule ends when
 its time does. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same
 way: every token of the split once, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries
-other settings for them.
+other settings for them, which `--split valid` judges.
 """
 
 import argparse
@@ -30,9 +30,10 @@ import segue
 from machine import THREADS, environment
 from peers import Rows, Size, transfo_xl, x_transformer
 from segue.config import Reach, Reading
-from segue.infer.evaluate import evaluate, scored, segments
-from segue.text.corpus import Corpus, Stream, open_corpus
+from segue.infer.evaluate import evaluate, segments
+from segue.text.corpus import Corpus, Stream, open_corpus, read_header
 from segue.text.lanes import Lanes
+from segue.text.tokenizer import ByteTokenizer
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Setting:
 
     layers: int = 4
     width: int = 192
-    heads: int = 6
+    heads: int = 3  # of 64: x-transformers warns of less
     lanes: int = 32
     segment: int = 64
     memory: int = 64
@@ -123,7 +124,8 @@ def _steps(peer: Peer, setting: Setting, corpus: Corpus, steps: int) -> tuple[Pe
 
 
 @torch.no_grad()
-def bits_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None) -> float:
+def nats_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None) -> tuple[float, int]:
+    """The surprise of so many tokens."""
     total = min(limit or len(stream.ids), len(stream.ids) - 1)
     reading = Reading(segment=setting.segment, reach=Reach(memory=setting.memory))
     peer.model.eval()
@@ -131,38 +133,62 @@ def bits_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None
     for segment in segments(stream, reading, total):
         surprise, memory = peer.read(segment.tokens, segment.targets, memory)
         nats += surprise.double().sum().item()
-    return scored(stream, nats, total).bits_per_byte
+    return nats, total
 
 
-def ours(preset: str, data: Path, minutes: float, limit: int | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Trial:
+    """What all are given, and what they are judged by."""
+
+    data: Path
+    minutes: float
+    split: str
+    limit: int | None
+
+    @property
+    def opened(self) -> Corpus:
+        """Ids alone: the tokenizers that the peers' environment allows cannot read today's files."""
+        return Corpus(self.data, read_header(self.data), ByteTokenizer())
+
+    @property
+    def stream(self) -> Stream:
+        return self.opened.stream(self.split)
+
+    def bits_per_byte(self, nats: float, tokens: int) -> float:
+        """With as many bytes for each token as the whole split has."""
+        split = self.stream.split
+        return nats / math.log(2) / tokens * split.tokens / split.bytes
+
+
+def ours(preset: str, trial: Trial) -> dict[str, Any]:
     """The preset with as many steps as fit, read with its own reading."""
     from explore import seconds_per_step
 
     recipe = segue.preset(preset).recipe
-    corpus = open_corpus(data)
-    steps = max(20, round(60 * minutes / seconds_per_step(recipe, corpus)))
+    corpus = open_corpus(trial.data)
+    steps = max(20, round(60 * trial.minutes / seconds_per_step(recipe, corpus)))
     changes = {"steps": steps, "warmup": steps // 20, "validate_every": 0, "save_every": 0}
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        run = segue.train(recipe, data, Path(folder) / "run")
+        run = segue.train(recipe, trial.data, Path(folder) / "run")
         seconds = time.monotonic() - begin
         bundle = segue.load(run)
-    score = evaluate(bundle.model, corpus.stream("test"), recipe.reading, limit=limit, lanes=8)
-    return {"steps": steps, "seconds": round(seconds), "test bits per byte": round(score.bits_per_byte, 4)}
+    score = evaluate(bundle.model, corpus.stream(trial.split), recipe.reading, limit=trial.limit, lanes=8)
+    bits = trial.bits_per_byte(score.nats, score.tokens)
+    return {"steps": steps, "seconds": round(seconds), "bits per byte": round(bits, 4)}
 
 
-def theirs(name: str, setting: Setting, data: Path, minutes: float, limit: int | None) -> dict[str, Any]:
-    corpus = open_corpus(data)
+def theirs(name: str, setting: Setting, trial: Trial) -> dict[str, Any]:
     begin = time.monotonic()
-    peer, steps = trained_peer(name, setting, corpus, minutes)
+    peer, steps = trained_peer(name, setting, trial.opened, trial.minutes)
     seconds = time.monotonic() - begin
-    bits = bits_of_peer(peer, corpus.stream("test"), setting, limit)
+    bits = trial.bits_per_byte(*nats_of_peer(peer, trial.stream, setting, trial.limit))
     return {
         "setting": asdict(setting),
         "steps": steps,
         "seconds": round(seconds),
-        "test bits per byte": round(bits, 4),
+        "bits per byte": round(bits, 4),
     }
 
 
@@ -179,24 +205,23 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder made by `segue prepare enwik8`")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--preset", default="enwik8-cpu")
-    parser.add_argument("--only", choices=["segue", *PEERS], action="append")
+    parser.add_argument("--only", nargs="+", choices=["segue", *PEERS], default=list(PEERS), metavar="NAME")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the peers")
-    parser.add_argument("--limit", type=int, help="bytes of the test split; all by default")
+    parser.add_argument("--split", choices=["valid", "test"], default="test", help="valid to tune on")
+    parser.add_argument("--limit", type=int, help="tokens of the split; all by default")
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "quality.json")
     words = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(words.threads)
     torch.manual_seed(0)
+    trial = Trial(words.data, words.minutes, words.split, words.limit)
+    asked = {"minutes": words.minutes, "threads": words.threads, "split": words.split, "limit": words.limit}
     results = json.loads(words.out.read_text()) if words.out.exists() else []
-    for name in words.only or ["segue", *PEERS]:
+    for name in words.only:
         print(f"{name}: {words.minutes:g} minutes", flush=True)
-        if name == "segue":
-            found = ours(words.preset, words.data, words.minutes, words.limit)
-        else:
-            setting = changed(Setting(), words.set)
-            found = theirs(name, setting, words.data, words.minutes, words.limit)
-        results.append(
-            {"name": name, "minutes": words.minutes, "limit": words.limit, **found, **environment()}
-        )
+        setting = changed(Setting(), words.set)
+        found = ours(words.preset, trial) if name == "segue" else theirs(name, setting, trial)
+        results.append({"name": name, **asked, **found, **environment()})
         words.out.write_text(json.dumps(results, indent=1) + "\n")
         print(f"{name}: {found}", flush=True)
 

@@ -96,6 +96,11 @@ class Corpus:
 def open_corpus(folder: Path | str) -> Corpus:
     """Open what `segue prepare` made, and check that it is still the same."""
     folder = Path(folder)
+    return Corpus(folder, read_header(folder), load_tokenizer(folder / TOKENIZER))
+
+
+def read_header(folder: Path) -> CorpusHeader:
+    """What a corpus says of itself, after a check that its files are still the same."""
     if not (folder / HEADER).is_file():
         raise SourceError(
             f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
@@ -112,7 +117,7 @@ def open_corpus(folder: Path | str) -> Corpus:
             raise SourceError(
                 f"{folder / name} has changed since it was prepared, or is gone; prepare it again"
             )
-    return Corpus(folder, header, load_tokenizer(folder / TOKENIZER))
+    return header
 
 
 def file_checksum(path: Path) -> str:
