@@ -5,21 +5,19 @@
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
     make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=16 rate=4e-3 --split valid"
 
-Every one is timed for a few steps first and then gets as many steps as fit its minutes, so that its schedule ends when
-its time does. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same
-way: every token of the split once, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries
+A peer's schedule follows the clock and ends when its time does; ours is timed for a few steps first and gets as many as
+fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same way:
+every token of the split once, in lanes, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries
 other settings for them, which `--split valid` judges.
 """
 
 import argparse
 import json
 import math
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,8 +27,7 @@ from torch import Tensor, nn
 import segue
 from machine import THREADS, environment
 from peers import Rows, Size, transfo_xl, x_transformer
-from segue.config import Reach, Reading
-from segue.infer.evaluate import evaluate, segments
+from segue.infer.evaluate import evaluate
 from segue.text.corpus import Corpus, Stream, open_corpus, read_header
 from segue.text.lanes import Lanes
 from segue.text.tokenizer import ByteTokenizer
@@ -90,50 +87,41 @@ PEERS: dict[str, Callable[[Setting, int], Peer]] = {"transfo-xl": TransfoXL, "x-
 
 
 def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) -> tuple[Peer, int]:
-    """Linear warm-up over a twentieth, then a cosine, as ours; gradients clipped at 1."""
-    build = partial(PEERS[name], setting, corpus.header.vocab)
-    pace = statistics.median(_steps(build(), setting, corpus, 9)[1][3:])
-    steps = max(20, round(60 * minutes / pace))
-    peer = build()
-    _steps(peer, setting, corpus, steps)
-    return peer, steps
-
-
-def _steps(peer: Peer, setting: Setting, corpus: Corpus, steps: int) -> tuple[Peer, list[float]]:
+    """Linear warm-up over a twentieth of its time, then a cosine, as ours; gradients clipped at 1."""
+    peer = PEERS[name](setting, corpus.header.vocab)
     lanes = Lanes(corpus.stream("train"), setting.lanes)
     optimizer = torch.optim.AdamW(
         peer.model.parameters(), lr=setting.rate, betas=(0.9, 0.98), weight_decay=setting.decay, fused=True
     )
-    memory, times, warmup = None, [], max(1, steps // 20)
     peer.model.train()
-    for step in range(steps):
-        begin = time.monotonic()
-        share = min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+    memory, step, begin = None, 0, time.monotonic()
+    while (spent := (time.monotonic() - begin) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = setting.rate * share
+            group["lr"] = setting.rate * min(1.0, 20 * spent) * 0.5 * (1 + math.cos(math.pi * spent))
         segment = lanes.segment(step * setting.segment, setting.segment)
         nats, memory = peer.read(segment.tokens, segment.targets, memory)
         nats.mean().backward()
         nn.utils.clip_grad_norm_(peer.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        times.append(time.monotonic() - begin)
+        step += 1
         if step % 200 == 0:
-            print(f"  step {step:,} of {steps:,}: {nats.mean().item() / math.log(2):.3f} bits", flush=True)
-    return peer, times
+            print(f"  step {step:,}, {spent:.0%}: {nats.mean().item() / math.log(2):.3f} bits", flush=True)
+    return peer, step
 
 
 @torch.no_grad()
 def nats_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None) -> tuple[float, int]:
-    """The surprise of so many tokens."""
-    total = min(limit or len(stream.ids), len(stream.ids) - 1)
-    reading = Reading(segment=setting.segment, reach=Reach(memory=setting.memory))
+    """The surprise of so many tokens, in as many lanes as it trained with."""
+    lanes = Lanes(stream, setting.lanes)
+    each = min((limit or len(stream.ids)) // setting.lanes, lanes.epoch)
     peer.model.eval()
     nats, memory = 0.0, None
-    for segment in segments(stream, reading, total):
+    for place in range(0, each, setting.segment):
+        segment = lanes.segment(place, min(setting.segment, each - place))
         surprise, memory = peer.read(segment.tokens, segment.targets, memory)
         nats += surprise.double().sum().item()
-    return nats, total
+    return nats, each * setting.lanes
 
 
 @dataclass(frozen=True)
