@@ -62,6 +62,9 @@ class Peer(Protocol):
 
     def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]: ...
 
+    def remember(self, memory: int, clamp: int) -> None:
+        """From now on that many states, with no distance beyond the clamp."""
+
 
 class TransfoXL:
     def __init__(self, setting: Setting, vocab: int) -> None:
@@ -73,6 +76,9 @@ class TransfoXL:
         logits = found.prediction_scores.view(*tokens.shape, -1)
         return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), found.mems
 
+    def remember(self, memory: int, clamp: int) -> None:
+        self.model.transformer.mem_len, self.model.transformer.clamp_len = memory, clamp
+
 
 class XTransformer:
     def __init__(self, setting: Setting, vocab: int) -> None:
@@ -82,6 +88,13 @@ class XTransformer:
         logits, memory = self.model(tokens, mems=memory, return_mems=True)
         return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), memory
 
+    def remember(self, memory: int, clamp: int) -> None:
+        del clamp  # it has none
+        self.model.max_mem_len = memory
+
+
+CHOSEN_ON = 100_000
+"""Tokens of the validation split that a reading is chosen on, as ours was."""
 
 PEERS: dict[str, Callable[[Setting, int], Peer]] = {"transfo-xl": TransfoXL, "x-transformers": XTransformer}
 
@@ -171,13 +184,26 @@ def theirs(name: str, setting: Setting, trial: Trial) -> dict[str, Any]:
     begin = time.monotonic()
     peer, steps = trained_peer(name, setting, trial.opened, trial.minutes)
     seconds = time.monotonic() - begin
+    memory = best_memory(peer, setting, trial)
+    peer.remember(memory, setting.segment + setting.memory - 1)
     bits = trial.bits_per_byte(*nats_of_peer(peer, trial.stream, setting, trial.limit))
     return {
         "setting": asdict(setting),
+        "read with memory": memory,
         "steps": steps,
         "seconds": round(seconds),
         "bits per byte": round(bits, 4),
     }
+
+
+def best_memory(peer: Peer, setting: Setting, trial: Trial) -> int:
+    """That of training, or a longer one with distances clamped to those of training, by the validation split."""
+    nats = {}
+    for memory in (setting.memory, 2 * setting.memory, 4 * setting.memory):
+        peer.remember(memory, setting.segment + setting.memory - 1)
+        nats[memory], _ = nats_of_peer(peer, trial.opened.stream("valid"), setting, CHOSEN_ON)
+    print(f"  nats of validation by memory: {nats}", flush=True)
+    return min(nats, key=lambda memory: nats[memory])
 
 
 def changed(setting: Setting, changes: list[str]) -> Setting:
