@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, Translator, load, load_translator
-    from segue.config import Reach, Reading, RecurrentConfig, Seq2SeqConfig, XLConfig
+    from segue.config import EncoderConfig, Reach, Reading, RecurrentConfig, Seq2SeqConfig, XLConfig
     from segue.errors import SegueError
     from segue.infer.session import Session
+    from segue.nn.encoder import Encoder
     from segue.nn.memory import CellMemory, ProjectedMemory, StateMemory
     from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
@@ -26,6 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Bundle",
     "CellMemory",
+    "Encoder",
+    "EncoderConfig",
     "PairTrainConfig",
     "ProjectedMemory",
     "Reach",
@@ -53,6 +56,8 @@ __all__ = [
 _HOMES = {
     "Bundle": "segue.checkpoint",
     "CellMemory": "segue.nn.memory",
+    "Encoder": "segue.nn.encoder",
+    "EncoderConfig": "segue.config",
     "PairTrainConfig": "segue.recipe",
     "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",

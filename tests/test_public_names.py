@@ -9,6 +9,8 @@ import segue
 NAMES = [
     "Bundle",
     "CellMemory",
+    "Encoder",
+    "EncoderConfig",
     "PairTrainConfig",
     "ProjectedMemory",
     "Reach",
