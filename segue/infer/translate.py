@@ -29,6 +29,9 @@ BUDGET = 2048
 AHEAD = 1000
 """Lines of a stream that are sorted by length together."""
 
+WORDLESS = 260
+"""A vocabulary of fewer symbols has bytes and hardly anything else."""
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -75,7 +78,9 @@ def _padded(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]
 
 
 def strangeness(translator: Translator, sentences: Sequence[bytes]) -> float:
-    """Tokens for each byte: near 1 where the vocabulary knows no word of the language."""
+    """Tokens for each byte: near 1 where the vocabulary knows no word of the language, unless it knows none of any."""
+    if translator.source.size < WORDLESS:
+        return 0.0
     texts = [cased(text, translator.lower) for text in sentences]
     return sum(len(translator.source.encode(text)) for text in texts) / max(1, sum(map(len, texts)))
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from segue.nn.smoothing import least_nats, smoothed_nats
 from segue.nn.vocab import Vocabulary
 from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
 from segue.text.pairs import PairsConfig, prepare_pairs
+from segue.text.tokenizer import ByteTokenizer
 from segue.training.loop import Event
 
 
@@ -105,7 +107,9 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     )
     streamed = translate_stream(translator, (text + b"\n" for text in source))
     assert [texts[0].text for texts in streamed] == found
-    assert strangeness(translator, list(source)) < 0.5 < strangeness(translator, ["漢字 かな".encode()])
+    strange = ["漢字 かな".encode()]
+    assert strangeness(translator, list(source)) < 0.5 < strangeness(translator, strange)
+    assert strangeness(replace(translator, source=ByteTokenizer()), strange) == 0
     valid = [event.values for event in events if event.kind == "valid"]
     assert len(valid) == 2
     assert all(values["nats"] > 0 and 0 <= values["bleu"] <= 100 for values in valid)
