@@ -111,7 +111,7 @@ def _circumstances(record: Record) -> str:
     setting, machine = record.setting, record.machine
     facts = {
         "command": record.command,
-        "made": f"{record.made}, in {record.seconds:,.0f} s",
+        "made": f"{record.made}; this call took {record.seconds:,.0f} s, what was there already not counted",
         "version": "the small one (--quick)" if setting.get("quick") else "the full one",
         "seeds": ", ".join(map(str, setting.get("seeds", []))),
         "data": setting.get("data", {}).get("source", "none"),
