@@ -23,9 +23,9 @@ from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.text.tasks import SIZED
 
-VOCAB, WIDTH, LANES, SEGMENT = 128, 64, 32, 8
-TRAINED, TIMES = 10, (0.5, 1, 1.5, 2, 3, 4)
-LENGTHS = [max(1, int(times * TRAINED)) for times in TIMES]
+VOCAB, WIDTH, LANES, SEGMENT = 128, 64, 64, 8
+TRAINED, TIMES = 5, (0.5, 1, 1.5, 2, 3, 4)
+LENGTHS = [int(times * TRAINED) for times in TIMES]
 FAR = 3 * LENGTHS[-1] + 4
 """Tokens of the longest text: a sum of two numbers, and its answer."""
 
@@ -63,7 +63,7 @@ QUICK = (("copy",), ("sinusoidal", "relative", "relative, memory", "LSTM"))
 
 def measure(setting: Setting) -> Results:
     tasks, names = QUICK if setting.quick else (tuple(SIZED), tuple(WAYS))
-    steps, tested = (300, 50) if setting.quick else (800, 200)
+    steps, tested = (300, 50) if setting.quick else (1000, 200)
     found = {
         task: {
             name: [_learned(setting, name, task, steps, tested, seed) for seed in setting.seeds]
@@ -255,4 +255,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )
