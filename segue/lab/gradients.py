@@ -28,6 +28,9 @@ FORGET = 3.0
 
 TRAINED = ("RNN", "GRU", "LSTM", "Transformer-XL")
 
+MANY = 1000
+"""Times as much, or as little, at the farthest token as at the next: exploded, or vanished."""
+
 LEAST = 1e-300
 """Stands for what float64 cannot tell from nothing, where a logarithm is taken."""
 
@@ -149,6 +152,9 @@ def tell(results: Results) -> list[Block]:
     def of(name: str) -> list[float]:
         return list(fresh[name]["factors"])
 
+    def left(name: str) -> list[float]:
+        return list(fresh[name]["farthest"])
+
     def after(name: str) -> list[float]:
         return list(learned[name]["factors"])
 
@@ -161,9 +167,10 @@ def tell(results: Results) -> list[Block]:
         f"for models as they begin (width {results['width']}), and for trained ones on real text.",
         Verdict(
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
-            max(of(small)) < 0.9 and min(of(large)) > 1.1,
+            max(left(small)) < 1 / MANY and min(left(large)) > MANY,
             f"each step multiplies them by {said(of(small), 2)} at radius {SCALES[0]:g} and by {said(of(large), 2)} at "
-            f"radius {SCALES[-1]:g}",
+            f"radius {SCALES[-1]:g}; over {length - 1} tokens that makes at most {max(left(small)):.0e} and at least "
+            f"{min(left(large)):.0e} of them (asked for: {MANY:,} times less, and {MANY:,} times more)",
         ),
         Verdict(
             "An LSTM whose forget gate is open keeps gradients alive.",

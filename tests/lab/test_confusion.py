@@ -1,5 +1,7 @@
 """Positions that restart while memory is carried cannot tell the segments apart; all others can."""
 
+import math
+
 import pytest
 import torch
 
@@ -20,6 +22,16 @@ def test_only_confused_positions_are_confused() -> None:
     assert apart("sinusoidal", "confused") < 1e-9
     assert apart("sinusoidal", "onward") > 1e-3
     assert apart("xl", "onward") > 1e-3
+
+
+def test_a_head_so_sharp_that_weights_are_nothing_is_measured_too() -> None:
+    model = build(shape("sinusoidal", vocab=40))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "attention" in name and weight.dim() > 1:
+                weight.mul_(1e3)
+    apart = told_apart(Bundle(model, Reading(segment=6, reach=Reach(memory=6, positions="onward"))))
+    assert math.isfinite(apart)
 
 
 def test_confusion_must_be_asked_for_by_name() -> None:
