@@ -172,7 +172,7 @@ def draw(results: Results) -> list[Picture]:
         left.plot([int(context) for context in contexts], nats, "o-", ms=3, color=COLOURS[place], label=name)
         _bars(right, results, name, place)
     left.set(xlabel="tokens of context", ylabel="nats per token")
-    left.legend(fontsize="small")
+    left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     names = [f"r = {share:g}" for share in results["shares"]]
     right.set(ylabel="RECL, tokens", xticks=range(len(names)), xticklabels=names)
     caption = (

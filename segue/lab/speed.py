@@ -184,9 +184,11 @@ def draw(results: Results) -> list[Picture]:
     plain_ticks(left, [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000])
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
     stream = results["stream"]
-    places = [(number + 1) * stream["tokens"] / 20 for number in range(20)]
+    places = [(number + 1) * stream["tokens"] / 20_000 for number in range(20)]
     middle.plot(places, [1e6 * cost for cost in stream["seconds per token"]])
-    middle.set(title="one long stream", xlabel="tokens read", ylabel="µs per token", ylim=(0, None))
+    middle.set(
+        title="one long stream", xlabel="thousands of tokens read", ylabel="µs per token", ylim=(0, None)
+    )
     memory = results["memory"]
     right.plot(memory["sizes"], [1e6 * cost for cost in memory["seconds per token"]], "o-")
     right.set(title="memory length", xlabel="states in memory", ylabel="µs per token", ylim=(0, None))
