@@ -169,8 +169,8 @@ def tell(results: Results) -> list[Block]:
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
             max(left(small)) < 1 / MANY and min(left(large)) > MANY,
             f"each step multiplies them by {said(of(small), 2)} at radius {SCALES[0]:g} and by {said(of(large), 2)} at "
-            f"radius {SCALES[-1]:g}; over {length - 1} tokens that makes at most {max(left(small)):.0e} and at least "
-            f"{min(left(large)):.0e} of them (asked for: {MANY:,} times less, and {MANY:,} times more)",
+            f"radius {SCALES[-1]:g}; over {length - 1} tokens at most {max(left(small)):.0e} and at least "
+            f"{min(left(large)):.0e} of the norm at distance 1 is left ({MANY:,} times less or more counts as shown)",
         ),
         Verdict(
             "An LSTM whose forget gate is open keeps gradients alive.",
@@ -190,16 +190,20 @@ def tell(results: Results) -> list[Block]:
             min(after("Transformer-XL")) > max(after("LSTM")) and min(after("LSTM")) > max(after("RNN")),
             ", ".join(f"{name} {said(after(name), 3)}" for name in TRAINED) + " a step",
         ),
-        Table(
-            ["model", "factor a step", f"norm at {length - 1} / norm at 1"],
-            [
-                [f"{name} ({state})", said(found["factors"], 3), f"{mean(found['farthest']):.1e}"]
-                for state, group in (("fresh", fresh), ("trained", learned))
-                for name, found in group.items()
-            ],
-            "Mean ± half the range of seeds.",
-        ),
+        _table(results),
     ]
+
+
+def _table(results: Results) -> Table:
+    return Table(
+        ["model", "factor a step", f"norm at {results['length'] - 1} / norm at 1"],
+        [
+            [f"{name} ({state})", said(found["factors"], 3), f"{mean(found['farthest']):.1e}"]
+            for state in ("fresh", "trained")
+            for name, found in results[state].items()
+        ],
+        "Mean ± half the range of seeds.",
+    )
 
 
 def draw(results: Results) -> list[Picture]:
