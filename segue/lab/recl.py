@@ -6,7 +6,7 @@ from segue.checkpoint import Bundle, load
 from segue.config import RELATIVE, Reach, Reading, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.recl import Lengths, Member, Plan, relative_lengths
-from segue.lab.drawing import COLOURS, canvas
+from segue.lab.drawing import COLOURS, INK, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.kept import kept
 from segue.lab.kinds import Kind, kind_run, tuned
@@ -190,6 +190,7 @@ def _bars(axis: object, results: Results, name: str, place: int) -> None:
         [mean(one) for one in found],
         wide,
         yerr=[half_range(one) for one in found],
+        ecolor=INK,
         color=COLOURS[place],
     )
 
