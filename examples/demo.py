@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
         "\nTry next:\n"
         f"  segue generate {trained} --prompt 'class ' --tokens 0        # for ever; Ctrl-C stops it\n"
         f"  segue score {trained} FILE.py --top 5                        # the lines it did not expect\n"
-        f"  segue train --resume {trained} --set train.steps=3000        # go on where it stopped\n"
+        f"  segue train --resume {trained} --set train.steps=3000 --extend rewarm   # go on where it stopped\n"
         f"  segue eval {trained} --dynamic --limit 50000                 # let the weights follow the text\n"
         "  segue info                                                   # the published recipes"
     )

@@ -7,18 +7,16 @@
 
 A run keeps such folders under `checkpoints/`, one for each step that was saved, with what training needs besides.
 
-A folder is written beside its place, flushed, and renamed into it: whatever happens, either the old one is whole
+A folder is written beside its place and renamed into it (`files.py`): whatever happens, either the old one is whole
 or the new one is.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -34,12 +32,14 @@ from segue.config import (
     Translating,
     TranslatorConfig,
 )
-from segue.errors import BundleError
+from segue.errors import BundleError, SegueError
+from segue.files import present, whole_folder
 from segue.nn.deferred import blank
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
+from segue.recipe import read_recipe, recipe_of
 from segue.text.corpus import TOKENIZER, file_checksum
 from segue.text.pairs import SOURCE_TOKENIZER
 from segue.text.tokenizer import Tokenizer, load_tokenizer
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "SHA256SUMS"
 CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
+BUNDLE_FILES = {CONFIG, WEIGHTS, CHECKSUMS, TOKENIZER, SOURCE_TOKENIZER}
+
+Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +113,28 @@ def describe_translator(folder: Path, translator: Translator) -> None:
 
 
 def _save(path: Path | str, model: nn.Module, write: Callable[[Path], None]) -> None:
-    target = Path(path).absolute()
-    if target.exists() and not (target / CONFIG).is_file():
-        raise BundleError(f"{target} exists and is no bundle; nothing was overwritten: choose another name")
-    with whole_folder(target) as folder:
+    with whole_folder(Path(path), BundleError, _is_only_a_bundle) as folder:
         write(folder)
         write_tensors(folder / WEIGHTS, dict(model.state_dict()))
         seal(folder)
+
+
+def _is_only_a_bundle(folder: Path) -> bool:
+    """Whether a folder is a bundle of segue and holds nothing else, so that replacing it loses nothing else."""
+    if not folder.is_dir() or not (folder / CHECKSUMS).is_file():
+        return False
+    if any(file.name not in BUNDLE_FILES or not _is_plain_file(file) for file in folder.iterdir()):
+        return False
+    try:
+        values = read_json(folder / CONFIG)
+        _ = TranslatorConfig(**values) if _kind(values) in TRANSLATORS else BundleConfig(**values)
+    except (SegueError, TypeError):
+        return False
+    return True
+
+
+def _is_plain_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def seal(folder: Path) -> None:
@@ -128,9 +146,38 @@ def seal(folder: Path) -> None:
 def load(path: Path | str) -> Bundle:
     """Read a bundle, or the best checkpoint of a run, verifying every byte and every tensor.
 
-    The model is ready to read with, dropout off.
+    Of a run that was never validated, the newest checkpoint counts. The model is ready to read with, dropout off.
     """
-    folder, values = _opened(path)
+    return _read(path, partial(_load_bundle, path))
+
+
+def load_translator(path: Path | str) -> Translator:
+    """Read a translator's bundle, or the best checkpoint of its run, verifying every byte and every tensor."""
+    return _read(path, partial(_load_translator, path))
+
+
+def translates(path: Path | str) -> bool:
+    """Whether a bundle or a run is a translator's."""
+    return _read(path, lambda folder: _kind(_verified_config(folder)) in TRANSLATORS)
+
+
+def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
+    """Read the folder of a bundle, or of a run's best checkpoint; a run may go on training meanwhile."""
+    run = Path(path)
+    if not (run / CHECKPOINTS).is_dir():
+        return read(_present(run))
+    while True:
+        folder = best_checkpoint(run)
+        try:
+            return read(folder)
+        except SegueError:
+            if folder.exists():
+                raise
+            # else training has removed it since, after it had saved a newer one
+
+
+def _load_bundle(path: Path | str, folder: Path) -> Bundle:
+    values = _verified_config(folder)
     if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
@@ -141,9 +188,8 @@ def load(path: Path | str) -> Bundle:
     return Bundle(model.eval(), config.reading, tokenizer)
 
 
-def load_translator(path: Path | str) -> Translator:
-    """Read a translator's bundle, or the best checkpoint of its run, verifying every byte and every tensor."""
-    folder, values = _opened(path)
+def _load_translator(path: Path | str, folder: Path) -> Translator:
+    values = _verified_config(folder)
     if _kind(values) not in TRANSLATORS:
         raise BundleError(
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
@@ -157,16 +203,9 @@ def load_translator(path: Path | str) -> Translator:
     return Translator(model.eval(), config.translating, source, target, config.lower)
 
 
-def translates(path: Path | str) -> bool:
-    """Whether a bundle or a run is a translator's."""
-    return _kind(_opened(path)[1]) in TRANSLATORS
-
-
-def _opened(path: Path | str) -> tuple[Path, dict[str, Any]]:
-    """The folder of a bundle or of a run's best checkpoint, verified, and what its config says."""
-    folder = best_checkpoint(Path(path)) if (Path(path) / CHECKPOINTS).is_dir() else _present(Path(path))
+def _verified_config(folder: Path) -> dict[str, Any]:
     verify(folder)
-    return folder, read_json(folder / CONFIG)
+    return read_json(folder / CONFIG)
 
 
 def _kind(values: dict[str, Any]) -> object:
@@ -187,53 +226,61 @@ def checkpoints(run: Path) -> list[Path]:
 
 def best_checkpoint(run: Path) -> Path:
     """The checkpoint with the best validation, or the newest if none was validated."""
-    found = checkpoints(run)
-    if not found:
-        raise BundleError(f"{run} has no checkpoint yet")
-    best = run / CHECKPOINTS / f"step-{read_json(found[-1] / COUNTERS).get('best_step') or 0:08d}"
-    return best if best.exists() else found[-1]
+    while True:
+        kept = checkpoints(run)
+        if not kept:
+            raise BundleError(f"{run} has no checkpoint yet")
+        try:
+            step = read_json(kept[-1] / COUNTERS).get("best_step")
+        except BundleError:
+            if kept[-1].exists():
+                raise
+            continue  # removed by a run that goes on
+        best = checkpoint_path(run, step) if isinstance(step, int) else kept[-1]
+        return best if best.exists() else kept[-1]
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step-{step:08d}"
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def average(run: Path, last: int) -> Bundle | Translator:
     """The newest checkpoint of a run with the mean of its `last` newest ones' weights."""
-    found = checkpoints(run)[-last:]
-    if len(found) < last:
-        raise BundleError(
-            f"{run} keeps {len(found)} checkpoints and {last} were asked for; train with train.keep={last} or more"
-        )
-    newest = load_translator(found[-1]) if translates(found[-1]) else load(found[-1])
+    while True:
+        kept = newest_checkpoints(run)[-last:]
+        if len(kept) < last:
+            raise BundleError(
+                f"{run} keeps {len(kept)} of its newest checkpoints and {last} were asked for; "
+                f"train with train.keep={last} or more"
+            )
+        try:
+            return _mean(kept)
+        except SegueError:
+            if all(folder.exists() for folder in kept):  # else the run goes on and has removed one
+                raise
+
+
+def _mean(folders: Sequence[Path]) -> Bundle | Translator:
+    newest = load_translator(folders[-1]) if translates(folders[-1]) else load(folders[-1])
     mean: dict[str, Tensor] = {}
-    for folder in found:
+    for folder in folders:
         verify(folder)
         for name, weight in read_tensors(folder / WEIGHTS).items():
-            share = weight.double() / last  # in float64, so that the order does not matter
+            share = weight.double() / len(folders)  # in float64, so that the order does not matter
             mean[name] = mean[name] + share if name in mean else share
     kinds = {name: weight.dtype for name, weight in newest.model.state_dict().items()}
     newest.model.load_state_dict({name: weight.to(kinds[name]) for name, weight in mean.items()})
     return newest
 
 
-@contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its place under `target` only when it is complete and on the disk."""
-    fresh, previous = target.with_name(f".{target.name}.new"), _previous(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(fresh, ignore_errors=True)  # what a crash may have left half written
-        fresh.mkdir()
-        yield fresh
-        for file in (*fresh.iterdir(), fresh):
-            _flush(file)
-        if target.exists():
-            shutil.rmtree(previous, ignore_errors=True)
-            target.rename(previous)  # a crash between these two lines is what `_present` is for
-        fresh.rename(target)
-        _flush(target.parent)
-        shutil.rmtree(previous, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        raise BundleError(f"{target} could not be written: {error}; what was there is unchanged") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+def newest_checkpoints(run: Path) -> list[Path]:
+    """Those that a run keeps because they are its newest, and not as its beginning, its best or its trunk."""
+    keep = recipe_of(read_recipe(run / "recipe.toml")).train.keep
+    return [folder for folder in checkpoints(run)[-keep:] if step_of(folder) > 0]
 
 
 def write_json(path: Path, value: object) -> None:
@@ -244,19 +291,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode  # as the user's umask wants it; save_file would hide the file from others
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    save_file(plain, path, metadata={"format": "pt"})  # transformers refuses files that do not say so
+    try:
+        save_file(plain, path, metadata={"format": "pt"})  # transformers refuses files that do not say so
+    except SafetensorError as error:  # its only cause here: the disk
+        raise OSError(str(error)) from error
     path.chmod(mode)
 
 
-def _previous(target: Path) -> Path:
-    return target.with_name(f".{target.name}.previous")
-
-
 def _present(path: Path) -> Path:
-    """The folder, or the one before it if a crash came between the two renames of a save."""
-    for folder in (path, _previous(path)):
-        if (folder / CONFIG).is_file():
-            return folder
+    folder = present(path)
+    if (folder / CONFIG).is_file():
+        return folder
     if path.exists():
         raise BundleError(
             f"{path} is no bundle: it has no {CONFIG}; a foreign checkpoint needs `segue import` first"
@@ -268,25 +313,18 @@ def verify(folder: Path) -> None:
     """Check that every file is the one that was saved."""
     if not (folder / CHECKSUMS).is_file():
         raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
-    sums = {}
-    for line in (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace").splitlines():
-        digest, _, name = line.partition("  ")
-        sums[name] = digest
-    for name in {CONFIG, WEIGHTS, *sums}:
-        if not (folder / name).is_file():
-            raise BundleError(f"{folder} lacks {name}; copy or import it again")
-        if sums.get(name) != file_checksum(folder / name):
-            raise BundleError(
-                f"{folder / name} is not the file that was saved (its checksum differs); restore it"
-            )
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        lines = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        for name in {CONFIG, WEIGHTS, *sums}:
+            if not (folder / name).is_file():
+                raise BundleError(f"{folder} lacks {name}; copy or import it again")
+            if sums.get(name) != file_checksum(folder / name):
+                raise BundleError(
+                    f"{folder / name} is not the file that was saved (its checksum differs); restore it"
+                )
+    except OSError as error:
+        raise BundleError(f"{folder} could not be read: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -294,7 +332,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BundleError(f"{path} could not be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise BundleError(f"{path} should hold an object; found {type(value).__name__}")
@@ -304,6 +342,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
+    except OSError as error:
+        raise BundleError(f"{path} could not be read: {error.strerror or error}") from None
     except SafetensorError as error:
         raise BundleError(f"{path} is no safetensors file: {error}") from None
 

@@ -1,8 +1,10 @@
-"""What torchrun says in the environment: which rank this process is, of how many, and how they meet. Knows no torch."""
+"""Where this process runs: the rank torchrun gave it, of how many, how they meet; the processor. Knows no torch."""
 
 import os
+import platform
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from segue.errors import ConfigError, OtherRankError, SegueError
 
@@ -76,3 +78,13 @@ def neighbours() -> int:
 
 def _launched() -> bool:
     return any(name in os.environ for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"))
+
+
+def processor() -> str:
+    """What the machine's processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

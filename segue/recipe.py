@@ -26,6 +26,13 @@ from segue.config import (
 )
 from segue.errors import ConfigError
 
+Extension = Literal["hold", "rewarm", "stretch"]
+"""How the rate of a run goes on beyond its planned end.
+
+hold: at the rate that its last step had. rewarm: the whole schedule once more, warm-up included, over the steps that
+were added. stretch: as if all steps had been planned from the beginning, so the rate jumps.
+"""
+
 
 class Schedule(Settings):
     """What all training has: how long, how fast, how often. Intervals count steps; 0 means never."""
@@ -35,7 +42,9 @@ class Schedule(Settings):
     rate: PositiveFloat = 2.5e-4
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: NonNegativeInt = 0  # steps of linear rise
-    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine and linear)
+    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine, linear, cool-down)
+    cooldown: NonNegativeInt = 0  # last steps of a constant schedule, in which the rate falls to the floor
+    extensions: tuple[tuple[PositiveInt, Extension], ...] = ()  # earlier ends of the run, and how it went on
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     decay: NonNegativeFloat = 0.0  # of weights, with adamw and muon
@@ -50,8 +59,24 @@ class Schedule(Settings):
     sharded: bool = False  # several ranks hold a part of each weight (FSDP2), instead of all of them
     minutes: PositiveFloat | None = None  # stop after so long, whatever the step
 
+    @property
+    def trunk(self) -> int:
+        """The step before the cool-down, whose checkpoint is kept: extending the run goes on from there."""
+        return self.steps - self.cooldown
+
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether changing `steps` changes the rate of earlier steps."""
+        return self.schedule in ("cosine", "linear")
+
     @model_validator(mode="after")
     def _nothing_is_without_effect(self) -> Self:
+        if self.cooldown and self.schedule != "constant":
+            raise ValueError(
+                f"cooldown ends a constant schedule; found schedule={self.schedule!r}, which falls by itself"
+            )
+        if self.cooldown > self.steps:
+            raise ValueError(f"a cooldown of {self.cooldown} steps is longer than the run of {self.steps}")
         if self.decay and self.optimizer == "adam":
             raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
         if self.patience and not self.validate_every:

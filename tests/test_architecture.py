@@ -18,6 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 STAIRS = (
     ("errors",),
+    ("files",),
     ("config",),
     ("recipe",),
     ("presets", "text", "nn", "launch"),

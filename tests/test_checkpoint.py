@@ -112,7 +112,9 @@ def test_a_full_disk_says_so_and_keeps_the_old(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_no_bundle_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(SegueError, match="is no bundle; nothing was overwritten"):
+    with pytest.raises(
+        SegueError, match="is not a bundle of segue, or holds more than that; nothing was overwritten"
+    ):
         bundle().save(tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
@@ -185,6 +187,52 @@ def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
         wanted = torch.stack([weights[name].double() for weights in kept[-3:]]).mean(dim=0)
         assert_close(weight, wanted.float(), rtol=0, atol=1e-7)
     with pytest.raises(
-        BundleError, match="keeps 4 checkpoints and 5 were asked for; train with train.keep=5"
+        BundleError, match="keeps 4 of its newest checkpoints and 5 were asked for; train with train.keep=5"
     ):
         average(run, 5)
+
+
+def hugging_face_folder(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "transfo-xl"}')
+    (folder / "model.safetensors").write_bytes(b"years of work")
+
+
+def site_with_a_thesis(folder: Path) -> None:
+    (folder / ".git").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "thesis.tex").write_text("mine")
+
+
+def bundle_with_notes(folder: Path) -> None:
+    bundle().save(folder)
+    (folder / "notes.txt").write_text("mine")
+
+
+def bundle_with_a_folder(folder: Path) -> None:
+    bundle().save(folder)
+    (folder / "tokenizer.json").mkdir()
+
+
+def somebodys_checksums(folder: Path) -> None:
+    hugging_face_folder(folder)
+    reseal(folder)
+
+
+STRANGERS = [
+    hugging_face_folder,
+    site_with_a_thesis,
+    bundle_with_notes,
+    bundle_with_a_folder,
+    somebodys_checksums,
+]
+
+
+@pytest.mark.parametrize("make", STRANGERS, ids=lambda make: make.__name__)
+def test_only_a_bundle_that_holds_nothing_else_is_replaced(make: object, tmp_path: Path) -> None:
+    assert callable(make)
+    make(tmp_path / "precious")
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    with pytest.raises(SegueError, match="nothing was overwritten: choose another name or remove it"):
+        bundle().save(tmp_path / "precious")
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before

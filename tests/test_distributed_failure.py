@@ -189,7 +189,9 @@ def differing(words: list[object], differs: str) -> None:
 def test_ranks_that_see_other_checkpoints_are_refused(corpus: Path, tmp_path: Path) -> None:
     """As where the folder of a run is not shared."""
     for name, steps in (("0", 5), ("1", 10)):
-        segue.train(small_recipe(steps=steps, save_every=5), corpus, tmp_path / name / "run")
+        segue.train(
+            small_recipe(steps=steps, save_every=5, schedule="constant"), corpus, tmp_path / name / "run"
+        )
     ended = on_ranks(2, tmp_path, resume_own, tmp_path)
     assert "rank 1 has another recipe" in ended[0].said
     segue.resume(tmp_path / "0" / "run", changes=["train.steps=10", "train.save_every=0", "train.keep=1"])

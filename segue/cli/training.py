@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -49,6 +49,13 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run, or extend it.")
     ] = None,
+    extend: Annotated[
+        Literal["hold", "rewarm", "stretch"] | None,
+        typer.Option(
+            help="Resuming with more train.steps than were planned: stay at the last rate, follow the schedule "
+            "once more, or as if all steps had been planned (the rate jumps).",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of weights and dropout; the same as --set train.seed.")
     ] = None,
@@ -60,7 +67,9 @@ def train(
     """Train a model, or go on with a run.
 
     Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
-    to the last bit. A finished run is extended by --resume RUN --set train.steps=…
+    to the last bit. A finished run is extended by --resume RUN --set train.steps=…; where the rate has fallen by then,
+    --extend says how it goes on. With train.schedule=constant and train.cooldown=N only the last N steps have a falling
+    rate: extending goes on from before them, as if the longer run had been planned.
     """
     from segue.distributed import joined
     from segue.launch import local_device
@@ -73,7 +82,15 @@ def train(
         ranks.together(lambda: use(threads, place))
         if resume is not None:
             watch = _Watch(progress, place)
-            runs.resume(resume, changes=changes, data=data, device=device, watch=watch, interrupted=stop)
+            runs.resume(
+                resume,
+                changes=changes,
+                extend=extend,
+                data=data,
+                device=device,
+                watch=watch,
+                interrupted=stop,
+            )
             folder = resume
         else:
             chosen, bundle = ranks.together(lambda: _recipe(recipe, changes, data, begin_with))
@@ -153,7 +170,7 @@ class _Watch:
     """Draws the progress line."""
 
     def __init__(self, progress: Progress, device: str) -> None:
-        self._progress, self._peak = progress, matmul_peak(device)
+        self._progress, self._device, self._peak = progress, device, matmul_peak(device)
         self._mean, self._drawn, self._begun = 0.0, 0.0, (0, 0.0)
         self.step, self.seconds, self.reason = 0, 0.0, ""
         self.scale: tuple[float, float, int] | None = None
@@ -167,6 +184,8 @@ class _Watch:
         elif event.kind == "step":
             self.seconds = event.values["seconds"]
             self._draw(event.values["nats"])
+        elif event.kind == "progress":
+            self._progress.update(event.values["task"], event.values["done"], event.values["total"])
         elif event.kind == "valid":
             typer.echo(f"\rstep {event.step}: validation {_validated(event.values)}")
         elif event.kind in ("note", "warning"):
@@ -185,9 +204,16 @@ class _Watch:
         bits = f"  {self._mean / math.log(2) / self._bytes:.4f} bits/byte" if self._bytes else ""
         self._progress.show(
             f"step {self.step:,}/{steps:,}  {self._mean:.4f} nats{bits}  "
-            f"{tokens * speed:,.0f} tokens/s  {flops * speed / self._peak:.0%} of matmul peak  "
+            f"{tokens * speed:,.0f} tokens/s  {self._share(flops * speed)}"
             f"{duration((steps - self.step) / speed)} left"
         )
+
+    def _share(self, flops: float) -> str:
+        """How near to the machine's limit, which is measured again if it is passed: others may have computed."""
+        if self._peak and flops > self._peak:
+            again = matmul_peak(self._device)
+            self._peak = again if flops <= again else 0.0  # 0: there is no telling
+        return f"{flops / self._peak:.0%} of matmul peak  " if self._peak else ""
 
 
 def _validated(values: dict[str, float]) -> str:

@@ -15,9 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from segue.checkpoint import Bundle, whole_folder, write_json, write_tensors
+from segue.checkpoint import Bundle, write_json, write_tensors
 from segue.config import Reach
 from segue.errors import SourceError
+from segue.files import whole_folder
 from segue.interop import huggingface, reference
 from segue.nn.xl import TransformerXL
 from segue.text.tokenizer import Tokenizer, word_tokenizer
@@ -66,14 +67,12 @@ def import_bundle(source: Path, *, config: Path | None = None, vocab: Path | Non
 
 def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
     """Write the bundle in a foreign layout; what that layout cannot say comes back as notes."""
-    if target.exists():
-        raise SourceError(f"{target} exists; nothing was overwritten: choose another name")
     if not isinstance(bundle.model, TransformerXL):
         raise SourceError(
             f"the {layout} layout is Transformer-XL's, and this is a {bundle.model.config.kind} model"
         )
     weights, config, notes = LAYOUTS[layout].export(bundle.model, bundle.reading)
-    with whole_folder(target) as folder:
+    with whole_folder(target, SourceError) as folder:
         write_tensors(folder / "model.safetensors", weights)
         write_json(folder / "config.json", config)
     return [*notes, *(["the tokenizer is not written"] if bundle.tokenizer is not None else [])]
@@ -161,7 +160,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"the config in {path} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise SourceError(f"the config in {path} should be an object; found {type(value).__name__}")

@@ -47,7 +47,12 @@ class Vectors:
         known = {place: rows[text] for place, text in enumerate(texts) if text in rows}
         fitted = table.detach().clone()
         if known:
-            scale = fitted.std() / self.rows.std().to(fitted)
+            spread = self.rows.std().to(fitted)
+            if not (spread.isfinite() and spread > 0):
+                raise SourceError(
+                    "the vectors are all alike, or hold what is no number; is it the right file?"
+                )
+            scale = fitted.std() / spread
             fitted[list(known)] = self.rows[list(known.values())].to(fitted) * scale
         return fitted, len(known)
 

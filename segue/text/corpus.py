@@ -10,9 +10,7 @@ Splits are ranges of ids.bin, train first.
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
+from segue.files import whole_folder
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
 HEADER, IDS, ENDS, TOKENIZER = "corpus.json", "ids.bin", "ends.bin", "tokenizer.json"
@@ -125,18 +124,6 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> AbstractContextManager[Path]:
     """A folder to fill, which takes its place only when it is complete; nothing is ever overwritten."""
-    if folder.exists():
-        raise SourceError(f"{folder} exists; nothing was overwritten: choose another name or remove it")
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        fresh.mkdir(parents=True)
-        yield fresh
-        fresh.rename(folder)
-    except OSError as error:
-        raise SourceError(f"{folder} could not be written: {error}; nothing is left of it") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    return whole_folder(folder, SourceError)

@@ -17,14 +17,14 @@ from torch import nn
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
 from segue.distributed import ALONE, Ranks, sum_gradients
-from segue.infer.evaluate import Score, evaluate
+from segue.infer.evaluate import Report, Score, evaluate
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment
-from segue.training.loop import Part
+from segue.training.loop import Part, Validation
 from segue.training.objective import Objective
 from segue.training.state import State, fresh_state
 from segue.training.weights import begin, in_parts
@@ -80,7 +80,7 @@ class LanguageTask:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def validate(self, state: State) -> dict[str, float]:
+    def validate(self, state: State, report: Report) -> Validation:
         """Read the validation split with a memory of its own; training's is left alone."""
         train = self.recipe.train
         reading = Reading(segment=train.segment, reach=train.reach)
@@ -91,14 +91,15 @@ class LanguageTask:
             limit=train.validate_tokens,
             documents=train.documents,
             read=state.trained if in_parts(train, self.ranks) else None,
+            report=lambda _, done, total: report("validating", done, total),
         )
         nats = score.nats / score.tokens
-        return {
-            "worth": nats,
+        told = {
             "nats": nats,
             "bits_per_byte": score.bits_per_byte,
             "perplexity": math.exp(min(700.0, nats)),
         }
+        return Validation(nats, score.tokens, told)
 
     def write(self, folder: Path, state: State) -> None:
         describe_bundle(folder, Bundle(_reader(state), self.recipe.reading, self.corpus.tokenizer))

@@ -1,10 +1,14 @@
 """What a run writes down: a line of JSON for every event, and TensorBoard's files where its extra is installed."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from segue.errors import TrainingError
+from segue.files import write_whole
 from segue.training.loop import Event
 
 
@@ -12,22 +16,38 @@ class Log:
     """Opened at a step: what an earlier sitting wrote beyond it did not last, and is removed."""
 
     def __init__(self, run: Path, step: int) -> None:
-        path = run / "log.jsonl"
-        kept = []
-        if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step(line) <= step]
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+        self._path = run / "log.jsonl"
+        lines = (
+            self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+            if self._path.exists()
+            else []
+        )
+        kept = [line for line in lines if _step(line) <= step]
+        if len(kept) < len(lines):
+            write_whole(self._path, "".join(f"{line}\n" for line in kept), TrainingError)
+        with self._telling():
+            self._file = self._path.open("a", encoding="utf-8")
         self._board = _board(run)
 
     def write(self, event: Event) -> None:
         line = {"kind": event.kind, "step": event.step, **event.values}
-        self._file.write(json.dumps(line) + "\n")
-        if event.kind != "step":
-            self._file.flush()
+        with self._telling():
+            self._file.write(json.dumps(line) + "\n")
+            if event.kind != "step":
+                self._file.flush()
         for name, value in event.values.items() if self._board else ():
             if isinstance(value, float):
                 self._board.add_scalar(f"{event.kind}/{name}", value, event.step)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"{self._path} could not be written: {error.strerror}; the checkpoints are whole: "
+                f"make room and go on with --resume {self._path.parent}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -35,15 +55,20 @@ class Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
         if self._board:
             self._board.close()
+        if error is not None:
+            with suppress(OSError):  # what went wrong first is what is told
+                self._file.close()
+            return
+        with self._telling():
+            self._file.close()
 
 
 def _step(line: str) -> int:
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError):  # the last line of a run that was killed while writing it
+    except (ValueError, KeyError, TypeError, RecursionError):  # half a line of a run that was killed
         return 2**63
 
 

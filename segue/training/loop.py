@@ -15,12 +15,13 @@ from torch import Tensor
 
 from segue.checkpoint import checkpoints
 from segue.distributed import ALONE, Ranks, value_of
+from segue.infer.evaluate import Report, silent
 from segue.recipe import Schedule
 from segue.training.optim import rate_at, set_rate
 from segue.training.state import State, save_state
 
-REASONS = ("", "minutes", "plateau", "interrupted")
-"""Why a run stops before its last step, from the weakest to the strongest."""
+REASONS = ("", "minutes", "plateau", "interrupted", "steps")
+"""Why a run stops, from the weakest to the strongest."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Part(NamedTuple):
     rows: Callable[[int], str]  # what a row is called, should it not be finite
 
 
+class Validation(NamedTuple):
+    """How a model does on the validation split."""
+
+    worth: float  # decides which checkpoint is the best: the lower the better
+    amount: int  # how much was read for it
+    told: dict[str, float]  # for the log
+
+
 class Task(Protocol):
     """What is learned, and from what."""
 
@@ -49,8 +58,8 @@ class Task(Protocol):
     def parts(self, state: State) -> Iterator[Part]:
         """The next step's loss, part by part. Each is gone backward through before the next is asked for."""
 
-    def validate(self, state: State) -> dict[str, float]:
-        """How it does on the validation split; `worth` decides which is the best, the lower the better."""
+    def validate(self, state: State, report: Report) -> Validation:
+        """How it does on the validation split."""
 
     def write(self, folder: Path, state: State) -> None:
         """The files of a bundle."""
@@ -66,41 +75,43 @@ class Training:
     state: State
     interrupted: Callable[[], bool] = lambda: False
     ranks: Ranks = ALONE
+    report: Report = silent
 
     def events(self) -> Iterator[Event]:
         """Train to the end, telling what happens. Whoever stops listening stops the training."""
         schedule, state = self.schedule, self.state
         begin = time.monotonic() - state.counters.seconds
-        reason = ""
         told = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.begin()}
         yield Event("begin", state.counters.step, told)
         if self.ranks.size > 1:
             self._rehearse()
-        while state.counters.step < schedule.steps:
+        while not (reason := self._stop_reason()):
             loss = self._step()
             seconds = time.monotonic() - begin
             state.count(step=state.counters.step + 1, seconds=seconds)
             step = state.counters.step
             yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, schedule), "seconds": seconds})
             if _due(step, schedule.validate_every) or (schedule.validate_every and step == schedule.steps):
-                yield self._validate()
-            reason = REASONS[self.ranks.highest(REASONS.index(self._stop_reason(seconds)))]
-            if reason:
-                break
-            if _due(step, schedule.save_every) or state.counters.best_step == step:
+                yield from self._validate()
+            if _due(step, schedule.save_every) or step in (state.counters.best_step, schedule.trunk):
                 yield self._save()
         yield self._save()
         self.ranks.settle()
-        ended = {"reason": reason or "steps", "seconds": state.counters.seconds}
-        yield Event("done", state.counters.step, ended)
+        yield Event("done", state.counters.step, {"reason": reason, "seconds": state.counters.seconds})
 
-    def _stop_reason(self, seconds: float) -> str:
-        if self.interrupted():
-            return "interrupted"
-        minutes, patience = self.schedule.minutes, self.schedule.patience
-        if patience and self.state.counters.stale >= patience:
-            return "plateau"
-        return "minutes" if minutes is not None and seconds >= 60 * minutes else ""
+    def _stop_reason(self) -> str:
+        """Why not to take another step, on all ranks alike; empty if there is no reason."""
+        counters, schedule = self.state.counters, self.schedule
+        reason = ""
+        if counters.step >= schedule.steps:
+            reason = "steps"
+        elif self.interrupted():
+            reason = "interrupted"
+        elif schedule.patience and counters.stale >= schedule.patience:
+            reason = "plateau"
+        elif schedule.minutes is not None and counters.seconds >= 60 * schedule.minutes:
+            reason = "minutes"
+        return REASONS[self.ranks.highest(REASONS.index(reason))]
 
     def _rehearse(self) -> None:
         """A step that leaves no trace.
@@ -142,20 +153,25 @@ class Training:
         good = f"the last good checkpoint is {kept[-1]}; " if kept else ""
         return f"{what} step {self.state.counters.step + 1}; {good}try a lower rate, a longer warm-up or a smaller clip"
 
-    def _validate(self) -> Event:
+    def _validate(self) -> Iterator[Event]:
         state = self.state
         state.model.eval()
-        found = self.ranks.gathered(self.task.validate(state))[0]
+        worth, amount, told = self.ranks.gathered(tuple(self.task.validate(state, self.report)))[0]
         state.model.train()
-        worth, counters = found.pop("worth"), state.counters
-        if counters.best is None or worth < counters.best:
-            state.count(best=worth, best_step=counters.step, stale=0)
+        counters = state.counters
+        if counters.best_of not in (None, amount):
+            text = f"the best validation so far read {counters.best_of:,} and this one {amount:,}: beginning anew"
+            yield Event("warning", counters.step, {"text": text})
+            state.count(best=None, best_step=None, best_of=amount, stale=0)
+            counters = state.counters
+        if math.isfinite(worth) and (counters.best is None or worth < counters.best):
+            state.count(best=worth, best_step=counters.step, best_of=amount, stale=0)
         else:
             state.count(stale=counters.stale + 1)
-        return Event("valid", counters.step, found)
+        yield Event("valid", counters.step, told)
 
     def _save(self) -> Event:
-        target = save_state(self.run, self.state, self.schedule.keep, self.task.write, self.ranks)
+        target = save_state(self.run, self.state, self.schedule, self.task.write, self.ranks)
         return Event("saved", self.state.counters.step, {"checkpoint": str(target)})
 
 

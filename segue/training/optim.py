@@ -15,9 +15,21 @@ from segue.training.muon import Muon
 
 def rate_at(step: int, train: Schedule) -> float:
     """The rate of a step, counted from 0."""
+    begin, held = 0, False
+    for at, how in train.extensions:
+        if at <= step and how != "stretch":
+            begin, held = at, how == "hold"
+    if held:
+        return rate_at(begin - 1, train)
+    end = next((at for at, how in train.extensions if at > step and how != "stretch"), train.steps)
+    return _scheduled(step - begin, end - begin, train)
+
+
+def _scheduled(step: int, steps: int, train: Schedule) -> float:
+    """The rate of a step of a schedule that is `steps` long."""
     if step < train.warmup:
         return train.rate * (step + 1) / train.warmup
-    progress = min(1.0, (step - train.warmup) / max(1, train.steps - train.warmup))
+    progress = min(1.0, (step - train.warmup) / max(1, steps - train.warmup))
     match train.schedule:
         case "cosine":
             share = train.floor + (1 - train.floor) * 0.5 * (1 + math.cos(math.pi * progress))
@@ -26,7 +38,8 @@ def rate_at(step: int, train: Schedule) -> float:
         case "inverse-sqrt":
             share = math.sqrt(max(1, train.warmup) / (step + 1))
         case "constant":
-            share = 1.0
+            cooling = max(0, step - (steps - train.cooldown)) if train.cooldown else 0
+            share = 1 - (1 - train.floor) * min(1.0, cooling / max(1, train.cooldown))
     return train.rate * share
 
 

@@ -8,7 +8,10 @@ checkpoints/   bundles with all that training needs besides
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +19,23 @@ import numpy
 import torch
 
 import segue
-from segue.checkpoint import Bundle, Translator, checkpoints, read_json, write_json
+from segue.checkpoint import CHECKPOINTS, Bundle, Translator, checkpoints, read_json
 from segue.distributed import Ranks, joined
 from segue.errors import TrainingError
+from segue.files import beside, flush, locked, write_whole
 from segue.interop.vectors import Vectors
-from segue.launch import attempt, launch_name, local_device
-from segue.recipe import Recipe, TranslationRecipe, read_recipe, recipe_of, recipe_toml, with_changes
+from segue.launch import attempt, launch_name, local_device, processor
+from segue.recipe import Extension, Recipe, TranslationRecipe, recipe_toml
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
 from segue.training.checks import check_dealt, check_feasible, check_fit
 from segue.training.embedding import put_vectors
+from segue.training.extend import Extended, back_to, extended
 from segue.training.language import LanguageTask
 from segue.training.log import Log
 from segue.training.loop import Event, Training
 from segue.training.state import State, load_state, save_state
 from segue.training.translation import TranslationTask
-
-EXTENDABLE = (
-    "steps",
-    "minutes",
-    "patience",
-    "validate_every",
-    "validate_tokens",
-    "save_every",
-    "keep",
-    "sharded",
-)
-"""What of a recipe may change when a run goes on: how long, how often; never what it computes."""
 
 Watch = Callable[[Event], None]
 
@@ -86,14 +79,25 @@ def train(
         state = task.fresh(None if begin_with is None else begin_with.model)
         if vectors is not None:
             watch(Event("note", 0, {"text": _entered(ranks, state, vectors, opened)}))
-        ranks.agreed(lambda: _make(run, recipe, _circumstances(opened, device, ranks)))
-        ranks.together(lambda: _check_shared(run))
-        if begin_with or vectors:
-            # a run that is killed before its first checkpoint must not begin from nothing
-            save_state(run, state, recipe.train.keep, task.write, ranks)
-            ranks.settle()
-        _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+        fresh = ranks.agreed(lambda: _make(run))
+        with _alone(fresh, ranks):
+            ranks.agreed(lambda: _describe(fresh, recipe, _circumstances(opened, device, ranks)))
+            ranks.together(lambda: _check_shared(fresh))
+            if begin_with or vectors:
+                # a run that is killed before its first checkpoint must not begin from nothing
+                save_state(fresh, state, recipe.train, task.write, ranks)
+                ranks.settle()
+            ranks.agreed(lambda: _put(fresh, run))
+            _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
+
+
+@contextmanager
+def _alone(run: Path, ranks: Ranks) -> Iterator[None]:
+    """Hold the run's lock, on rank 0 for all."""
+    with ExitStack() as stack:
+        ranks.agreed(lambda: stack.enter_context(locked(run, TrainingError)))
+        yield
 
 
 def _entered(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
@@ -107,23 +111,39 @@ def _begun(run: Path) -> bool:
     """Whether this launch of several ranks has begun the run already, and was started again since."""
     if not run.exists():
         return False
-    whole = (run / "run.json").is_file()
-    if whole and (
+    ours = (run / "run.json").is_file() and (
         attempt() or (launch_name() and read_json(run / "run.json").get("launch") == launch_name())
-    ):
-        return True
-    if whole or not attempt():
+    )
+    if not ours:
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
-    return False
+    return True
 
 
-def _make(run: Path, recipe: Recipe | TranslationRecipe, circumstances: dict[str, Any]) -> None:
+def _make(run: Path) -> Path:
+    """A folder for a new run, beside its place until it is complete."""
+    fresh = beside(run.resolve(), "new")
     try:
-        run.mkdir(parents=True, exist_ok=attempt() > 0)
+        fresh.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
-    (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
-    write_json(run / "run.json", circumstances)
+    return fresh
+
+
+def _describe(fresh: Path, recipe: Recipe | TranslationRecipe, circumstances: dict[str, Any]) -> None:
+    """What defines the run, into its new folder, from which a killed beginning is removed first."""
+    shutil.rmtree(fresh / CHECKPOINTS, ignore_errors=True)
+    write_whole(fresh / "recipe.toml", recipe_toml(recipe), TrainingError)
+    write_whole(fresh / "run.json", json.dumps(circumstances, indent=2) + "\n", TrainingError)
+
+
+def _put(fresh: Path, run: Path) -> None:
+    if run.exists():
+        raise TrainingError(f"{run} was made by another process meanwhile; choose another name")
+    try:
+        fresh.rename(run)
+        flush(run.resolve().parent)
+    except OSError as error:
+        raise TrainingError(f"{run} could not be made: {error.strerror}") from None
 
 
 def _check_agreement(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, ranks: Ranks) -> None:
@@ -158,61 +178,68 @@ def resume(
     run: Path | str,
     *,
     changes: Sequence[str] = (),
+    extend: Extension | None = None,
     data: Path | str | None = None,
     device: str | None = None,
     watch: Watch = unwatched,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Go on with a run from its newest whole checkpoint, as if it had never stopped."""
+    """Go on with a run from its newest whole checkpoint, as if it had never stopped.
+
+    `extend` says what becomes of the learning rate if `changes` add steps to a schedule that had an end.
+    """
     run = Path(run)
     with joined() as ranks:
 
-        def opened_again() -> tuple[Recipe | TranslationRecipe, Corpus | PairSet]:
-            recipe = _extended(run, changes)
-            opened = _opened(recipe, data or told()["data"])
+        def opened_again() -> tuple[Extended, Corpus | PairSet]:
+            extension = extended(run, changes, extend)
+            opened = _opened(extension.recipe, data or told()["data"])
             if opened.header.checksums != told()["checksums"]:
                 raise TrainingError(
                     f"{opened.folder} is not the corpus that {run} was trained on; give that one with --data"
                 )
-            check_dealt(recipe, ranks.size)
-            return recipe, opened
+            check_dealt(extension.recipe, ranks.size)
+            return extension, opened
 
         def told() -> dict[str, Any]:
             return read_json(run / "run.json")
 
-        recipe, opened = ranks.together(opened_again)
+        (recipe, notes, trunk), opened = ranks.together(opened_again)
         _check_agreement(recipe, opened, ranks)
         newest = [folder.name for folder in checkpoints(run)[-1:]]
         ranks.check_same("newest checkpoint (is the folder shared?)", newest)
         device = device or str(told()["device"])
-        task = _task(recipe, opened, device, ranks)
-        warnings: list[str] = []
-        if checkpoints(run):
-            state = load_state(run, task.fresh, warnings, ranks)
-        else:  # it was killed before it could save: begin again
-            state = task.fresh()
-            warnings.append(f"{run} has no checkpoint yet; beginning again")
-        warnings += _changed(told(), _circumstances(opened, device, ranks))
-        if ranks.first:
-            for warning in warnings:
-                watch(Event("warning", state.counters.step, {"text": warning}))
-            (run / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
-        _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+        with _alone(run, ranks):
+            if trunk is not None:
+                ranks.agreed(partial(back_to, run, trunk))
+            task = _task(recipe, opened, device, ranks)
+            warnings: list[str] = []
+            if checkpoints(run):
+                state = load_state(run, task.fresh, warnings, ranks)
+            else:  # it was killed before it could save: begin again
+                state = task.fresh()
+                warnings.append(f"{run} has no checkpoint yet; beginning again")
+            warnings += _changed(told(), _circumstances(opened, device, ranks))
+            if ranks.first:
+                for kind, texts in (("warning", warnings), ("note", notes)):
+                    for text in texts:
+                        watch(Event(kind, state.counters.step, {"text": text}))
+            ranks.agreed(lambda: write_whole(run / "recipe.toml", recipe_toml(recipe), TrainingError))
+            _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What will show in the last bits."""
-    found = []
-    if now["device"] != before["device"]:
-        found.append(f"on {now['device']} now and on {before['device']} before: the last bits will differ")
+    differ = "the last bits will differ from an uninterrupted run"
+    changes = []
     for name in ("threads", "ranks"):
         if now[name] != before.get(name, 1):
-            found.append(
-                f"{now[name]} {name} now and {before.get(name, 1)} before: "
-                "the last bits will differ from an uninterrupted run"
-            )
-    return found
+            changes.append(f"{now[name]} {name} now and {before.get(name, 1)} before: {differ}")
+    for name in ("device", "torch", "machine", "processor"):
+        if name in before and now[name] != before[name]:
+            changes.append(f"{name} {now[name]} now and {before[name]} before: {differ}")
+    return changes
 
 
 def _watched(training: Training, watch: Watch) -> None:
@@ -220,27 +247,15 @@ def _watched(training: Training, watch: Watch) -> None:
         for _ in training.events():
             pass
         return
+
+    def report(task: str, done: int, total: int) -> None:
+        watch(Event("progress", training.state.counters.step, {"task": task, "done": done, "total": total}))
+
+    training.report = report
     with Log(training.run, training.state.counters.step) as log:
         for event in training.events():
             log.write(event)
             watch(event)
-
-
-def _extended(run: Path, changes: Sequence[str]) -> Recipe | TranslationRecipe:
-    if not (run / "recipe.toml").is_file():
-        raise TrainingError(
-            f"{run} is no run (it has no recipe.toml); start one: segue train PRESET --data DIR -o {run}"
-        )
-    values = read_recipe(run / "recipe.toml")
-    before, after = recipe_of(values), recipe_of(with_changes(values, changes))
-    fixed = dict.fromkeys(EXTENDABLE)
-    rest = [one.model_dump(exclude={"train"}) for one in (before, after)]
-    if rest[0] != rest[1] or before.train.model_copy(update=fixed) != after.train.model_copy(update=fixed):
-        raise TrainingError(
-            f"a resumed run keeps its recipe; only {', '.join(f'train.{name}' for name in EXTENDABLE)} may change; "
-            "to train these weights differently: segue train --from"
-        )
-    return after
 
 
 def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[str, Any]:
@@ -250,6 +265,7 @@ def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[
         "numpy": numpy.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "ranks": ranks.size,
         "launch": launch_name(),

@@ -24,18 +24,19 @@ from segue.checkpoint import (
     CHECKPOINTS,
     COUNTERS,
     WEIGHTS,
+    checkpoint_path,
     checkpoints,
     read_json,
     read_tensors,
     seal,
     verify,
-    whole_folder,
     write_json,
     write_tensors,
 )
 from segue.config import Settings
 from segue.distributed import ALONE, Ranks, placed
 from segue.errors import BundleError, SegueError
+from segue.files import remove_folder, whole_folder
 from segue.nn.memory import Memory
 from segue.recipe import Schedule
 from segue.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
@@ -54,6 +55,7 @@ class Counters(Settings):
         None  # what the best validation was worth: nats per token, unless the task says otherwise
     )
     best_step: NonNegativeInt | None = None
+    best_of: NonNegativeInt | None = None  # how much was read to validate: other amounts do not compare
     stale: NonNegativeInt = 0  # validations since
 
 
@@ -84,13 +86,13 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def save_state(
-    run: Path, state: State, keep: int, write: Callable[[Path, State], None], ranks: Ranks = ALONE
+    run: Path, state: State, schedule: Schedule, write: Callable[[Path, State], None], ranks: Ranks = ALONE
 ) -> Path:
-    """Write a checkpoint, and remove those that are neither the best nor among the newest.
+    """Write a checkpoint, and remove those that are neither the best, nor the trunk, nor among the newest.
 
     Of several ranks, each writes its part while training goes on; the checkpoint is there when the last has.
     """
-    target, counters = run / CHECKPOINTS / f"step-{state.counters.step:08d}", state.counters
+    target, counters = checkpoint_path(run, state.counters.step), state.counters
     parts = target.with_name(f".{target.name}.parts")
     ranks.settle()
     if ranks.agreed(lambda: _cleared(run, target, parts if ranks.size > 1 else None)):
@@ -101,7 +103,7 @@ def save_state(
     }
 
     def finish() -> None:
-        with whole_folder(target) as folder:
+        with whole_folder(target, BundleError) as folder:
             write(folder, state)
             if ranks.size == 1:
                 write_tensors(folder / WEIGHTS, weights)
@@ -112,10 +114,12 @@ def save_state(
                 parts.rmdir()
             write_json(folder / COUNTERS, counters.model_dump(mode="json"))
             seal(folder)
-        best = f"step-{counters.best_step or 0:08d}"
-        for old in checkpoints(run)[:-keep]:
-            if old.name != best and old != target:
-                shutil.rmtree(old)
+        stay = {target, checkpoint_path(run, schedule.trunk)}
+        if counters.best_step is not None:
+            stay.add(checkpoint_path(run, counters.best_step))
+        for old in checkpoints(run)[: -schedule.keep]:
+            if old not in stay:
+                remove_folder(old)
 
     def alongside() -> None:
         write_tensors(parts / f"lanes-{ranks.rank:05d}.safetensors", own)
@@ -126,7 +130,7 @@ def save_state(
 
 def _cleared(run: Path, target: Path, parts: Path | None) -> bool:
     """Whether the checkpoint is there already: resumed from it, and nothing has happened since."""
-    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving
+    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving or removing
         shutil.rmtree(leftover)
     if parts is not None and not target.exists():
         parts.mkdir(parents=True)

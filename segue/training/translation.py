@@ -17,6 +17,7 @@ from torch import nn
 
 from segue.checkpoint import Translator, build_translator, describe_translator
 from segue.distributed import ALONE, Ranks, sum_gradients
+from segue.infer.evaluate import Report
 from segue.infer.judge import bleu, split_nats, split_texts
 from segue.infer.translate import Batch, batch_of, translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -24,7 +25,7 @@ from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
 from segue.text.pairs import PairSet
-from segue.training.loop import Part
+from segue.training.loop import Part, Validation
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
 from segue.training.weights import begin
@@ -101,23 +102,28 @@ class TranslationTask:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def validate(self, state: State) -> dict[str, float]:
+    def validate(self, state: State, report: Report) -> Validation:
         """Nats per token of the validation split, without smoothing; and BLEU if that decides."""
-        found: dict[str, float] = _objective(state).within(partial(self._judged, state))
+        found: Validation = _objective(state).within(partial(self._judged, state, report))
         return found
 
-    def _judged(self, state: State) -> dict[str, float]:
-        nats = split_nats(_translator(state), self.pairs, "valid")
-        found = {"worth": nats, "nats": nats, "perplexity": math.exp(min(700.0, nats))}
-        if self.recipe.train.best == "bleu":
-            score = self._bleu(state)
-            found |= {"worth": -score, "bleu": score}
-        return found
+    def _judged(self, state: State, report: Report) -> Validation:
+        nats, pairs = split_nats(_translator(state), self.pairs, "valid"), self.pairs.split("valid").pairs
+        told = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
+        if self.recipe.train.best == "loss":
+            return Validation(nats, pairs, told)
+        score = self._bleu(state, report)
+        return Validation(-score, pairs, {**told, "bleu": score})
 
-    def _bleu(self, state: State) -> float:
+    def _bleu(self, state: State, report: Report) -> float:
         sources, wanted = split_texts(self.pairs, "valid")
         greedy = self.recipe.translating.model_copy(update={"width": 1})
-        found = translate(self._bundle(state), sources, translating=greedy)
+        found = translate(
+            self._bundle(state),
+            sources,
+            translating=greedy,
+            report=lambda _, done, total: report("validating", done, total),
+        )
         return bleu([best[0].text for best in found], wanted, lower=True).score
 
     def write(self, folder: Path, state: State) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from segue.errors import SourceError
+from segue.errors import SegueError, SourceError
 from segue.interop.vectors import Vectors, read_vectors
 
 WORDS = ("the", "señor", "42")
@@ -75,3 +75,9 @@ def test_what_is_broken_is_named(tmp_path: Path, content: bytes, complaint: str)
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no file"):
         read_vectors(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan"), float("inf")])
+def test_vectors_without_a_spread_are_refused(value: float) -> None:
+    with pytest.raises(SegueError, match="all alike, or hold what is no number"):
+        Vectors(("a", "b"), torch.full((2, 3), value)).fitted(torch.randn(4, 3), ["a", "b", "c", "d"])

@@ -259,14 +259,14 @@ def test_a_full_disk_leaves_nothing(name: str, tmp_path: Path, monkeypatch: pyte
 
 def test_an_interruption_leaves_nothing_and_a_wreck_is_no_hindrance(tmp_path: Path) -> None:
     def interrupt(*_: object) -> None:
-        assert (tmp_path / ".corpus.new").exists()
+        assert (tmp_path / ".corpus.segue-new").exists()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(source_of(b"text"), tmp_path / "corpus", WHOLE, interrupt)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".corpus.new").mkdir()  # as a machine that lost its power leaves it
-    (tmp_path / ".corpus.new" / "ids.bin").write_bytes(b"half")
+    (tmp_path / ".corpus.segue-new").mkdir()  # as a machine that lost its power leaves it
+    (tmp_path / ".corpus.segue-new" / "ids.bin").write_bytes(b"half")
     prepared(source_of(b"text"), tmp_path / "corpus")
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 

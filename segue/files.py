@@ -1,0 +1,182 @@
+"""Writing to disk so that nothing is lost: whole files and folders or none, and locks that die with their process.
+
+What is written stands beside its place under a name of its own (`.NAME.segue-new`), is flushed to the disk, and only
+then renamed. Whatever happens on the way, either the old one is whole or the new one is.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from segue.errors import SegueError
+
+LOCK = "lock"
+"""The file of a locked folder that says who holds it."""
+
+
+def write_whole(path: Path, text: str, wrong: type[SegueError]) -> None:
+    """Write a text file, or replace it in one step; what goes wrong is raised as `wrong`."""
+    fresh = beside(path, "new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        flush(fresh)
+        fresh.replace(path)
+        flush(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise wrong(f"{path} could not be written: {error.strerror or error}; it is as it was") from None
+
+
+def never(folder: Path) -> bool:  # noqa: ARG001
+    """For folders that are never replaced."""
+    return False
+
+
+@contextmanager
+def whole_folder(
+    target: Path, wrong: type[SegueError], replaceable: Callable[[Path], bool] = never
+) -> Iterator[Path]:
+    """A folder to fill. It takes the place of `target` only when it is complete and on the disk.
+
+    An existing folder is replaced only if `replaceable` says so: others hold what is not ours to delete.
+    """
+    target = target.resolve()  # a link to a folder stays a link
+    check_replaceable(target, wrong, replaceable)
+    fresh, handle, placed = beside(target, "new"), -1, False
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle = _own_folder(fresh, target, wrong)
+        yield fresh
+        for folder, _, files in os.walk(fresh, topdown=False):
+            for name in files:
+                flush(Path(folder, name))
+            flush(Path(folder))
+        check_replaceable(target, wrong, replaceable)  # it may have appeared in the meantime
+        _put(fresh, target)
+        placed = True
+    except OSError as error:
+        raise wrong(f"{target} could not be written: {error}; what was there is unchanged") from error
+    finally:
+        try:
+            if handle >= 0 and not placed:  # once it is placed, the name may be another process's
+                shutil.rmtree(fresh, ignore_errors=True)
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+
+def check_replaceable(target: Path, wrong: type[SegueError], replaceable: Callable[[Path], bool]) -> None:
+    """Refuse to write where something stands that is not ours to delete."""
+    if os.path.lexists(target) and not replaceable(target):
+        more = "" if replaceable is never else " and is not a bundle of segue, or holds more than that"
+        raise wrong(f"{target} exists{more}; nothing was overwritten: choose another name or remove it")
+
+
+def present(target: Path) -> Path:
+    """The folder, or the one before it if a crash came between the two renames of `_put`."""
+    previous = beside(target.resolve(), "previous")
+    return previous if not target.exists() and previous.is_dir() else target
+
+
+def beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.segue-{what}")
+
+
+def _own_folder(fresh: Path, target: Path, wrong: type[SegueError]) -> int:
+    """Make the folder, empty, and lock it against other processes that write the same target."""
+    while True:
+        fresh.mkdir(exist_ok=True)
+        handle = os.open(fresh, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise wrong(f"another process is writing {target}; wait for it, or choose another name") from None
+        except OSError:
+            pass  # network file systems lock files only, not folders
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), fresh.stat()):
+                break
+        os.close(handle)  # another process renamed or removed it before we had the lock
+    for leftover in fresh.iterdir():  # of a process that was killed
+        shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+    return handle
+
+
+def _put(fresh: Path, target: Path) -> None:
+    previous = beside(target, "previous")
+    if target.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+        target.rename(previous)  # after a crash between these two lines, `present` finds it
+    try:
+        fresh.rename(target)
+    except OSError:
+        if previous.exists():
+            previous.rename(target)
+        raise
+    flush(target.parent)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that others may be reading: for them it is there whole, or not at all."""
+    going = beside(folder, "old")
+    shutil.rmtree(going, ignore_errors=True)
+    folder.rename(going)
+    shutil.rmtree(going)
+
+
+def flush(path: Path) -> None:
+    """Make sure that a file or a folder's list of names is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path, wrong: type[SegueError]) -> Iterator[None]:
+    """Hold the folder for this process alone; a second process is told who holds it.
+
+    The lock is the operating system's and ends with the process, however it ends; over NFS too where the server
+    supports locks (Linux turns `flock` into a lock of the server's).
+    """
+    path = folder / LOCK
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise wrong(f"{path} could not be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise wrong(f"{folder} is in use by {_holder(path)}; wait for it to end, or stop it") from None
+        except OSError:
+            pass  # a file system without locks
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        with suppress(OSError):  # on a full disk: then a second process cannot say who
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {int(values['pid'])} on {values['host']} since {values['since']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "another process"
