@@ -139,13 +139,13 @@ def _scored(
 
 def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
     return {
-        "bits_per_byte": score.bits_per_byte,
+        "bits_per_byte": None if score.bytes is None else score.bits_per_byte,
         "bits_per_token": score.bits_per_token,
         "nats_per_token": score.nats / score.tokens,
         "perplexity": score.perplexity,
         "word_perplexity": score.word_perplexity,
         "tokens": score.tokens,
-        "bytes": round(score.bytes),
+        "bytes": score.bytes,
         "way": way,
         "segment": reading.segment,
         **reading.reach.model_dump(mode="json"),
@@ -153,13 +153,16 @@ def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
 
 
 def _said(facts: dict[str, Any]) -> str:
+    lossless = facts["bits_per_byte"] is not None
+    bits = f"{facts['bits_per_byte']:.4f} bits per byte, " if lossless else ""
+    size = f", {facts['bytes']:,} bytes" if lossless else ""
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
     ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} tokens read first" if "ranks" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
-        f"{facts['split']}: {facts['bits_per_byte']:.4f} bits per byte, {facts['bits_per_token']:.4f} bits per token, "
+        f"{facts['split']}: {bits}{facts['bits_per_token']:.4f} bits per token, "
         f"perplexity {facts['perplexity']:.3f}{words}\n"
-        f"{facts['tokens']:,} tokens, {facts['bytes']:,} bytes scored in {facts['seconds']:.1f} s; "
+        f"{facts['tokens']:,} tokens{size} scored in {facts['seconds']:.1f} s; "
         f"{facts['way']}, segment {facts['segment']}, {reach}{ranks}"
     )
 

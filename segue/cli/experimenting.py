@@ -68,10 +68,16 @@ def _measure(
     names: list[str], output: Path, data: Path | None, quick: bool, seed: int, runs: tuple[Path, ...]
 ) -> None:
     from segue.lab.record import measured
+    from segue.text.corpus import read_header
 
     command = shlex.join(["segue", *sys.argv[1:]])
     with Progress("done") as progress:
         corpus = data or _standard_library(output, progress.update)
+        if not read_header(corpus).lossless:
+            raise InputError(
+                f"the lab measures bits per byte, and the tokenizer of {corpus} loses some of the text; "
+                "prepare it as bytes or with BPE"
+            )
         for number, name in enumerate(names, start=1):
             begin, where = time.monotonic(), f"{number}/{len(names)} {name}"
             setting = Setting(

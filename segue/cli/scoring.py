@@ -42,6 +42,7 @@ def score(
 ) -> None:
     """Read a text and say how surprising each part is. Columns: number, byte offset, bits per byte, excess, text.
 
+    Bits are per token, not per byte, where the tokenizer may lose some of a text: characters and words do.
     Excess counts standard deviations above what is usual in this text for a stretch of that length: an anomaly finder
     for logs. Memory stays constant, whatever the length; without --top, lines appear as they are read.
     """
@@ -53,7 +54,7 @@ def score(
     session = start_session(placed(load(run), device, int8), memory=memory)
     found = stretches(surprises(session, _pieces(file)), per.value, window)
     for stretch in most_surprising(found, top) if top else found:
-        typer.echo(_line(stretch, as_json))
+        typer.echo(_line(stretch, session.tokenizer.lossless, as_json))
 
 
 def _pieces(file: str) -> Iterator[bytes]:
@@ -68,17 +69,18 @@ def _pieces(file: str) -> Iterator[bytes]:
         yield from cut_in_pieces(opened)
 
 
-def _line(stretch: "Stretch", as_json: bool) -> str:
+def _line(stretch: "Stretch", lossless: bool, as_json: bool) -> str:
     text = stretch.text.decode(errors="replace")
+    bits = stretch.bits_per_byte if lossless else stretch.bits_per_token
     if as_json:
         facts = {
             "number": stretch.number,
             "offset": stretch.offset,
             "tokens": stretch.tokens,
             "nats": stretch.nats,
+            "bits_per_byte": bits if lossless else None,
+            "bits_per_token": stretch.bits_per_token,
         }
-        return json.dumps(
-            {**facts, "bits_per_byte": stretch.bits_per_byte, "excess": stretch.excess, "text": text}
-        )
+        return json.dumps({**facts, "excess": stretch.excess, "text": text})
     shown = text.rstrip("\n").replace("\t", " ").replace("\n", " ")
-    return f"{stretch.number}\t{stretch.offset}\t{stretch.bits_per_byte:.3f}\t{stretch.excess:+.2f}\t{shown}"
+    return f"{stretch.number}\t{stretch.offset}\t{bits:.3f}\t{stretch.excess:+.2f}\t{shown}"

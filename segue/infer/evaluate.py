@@ -21,6 +21,7 @@ from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.text.corpus import Stream
 from segue.text.lanes import Segment
+from segue.text.tokenizer import bytes_of
 
 Report = Callable[[str, int, int], None]
 """Told what is done, how many tokens of it, and of how many."""
@@ -40,11 +41,17 @@ class Score:
 
     nats: float
     tokens: int
-    bytes: float
-    words: float
+    bytes: int | None  # of the original text; None where the tokenizer loses some of it
+    words: float  # of the original text; 0 where they were not counted
 
     @property
     def bits_per_byte(self) -> float:
+        """Only of a lossless corpus: nats do not pay for text that was lost."""
+        if self.bytes is None:
+            raise InputError(
+                "the tokenizer of this corpus loses some of the text, so there are no bits per byte; "
+                "use bits per token, or prepare the text as bytes or with BPE"
+            )
         return self.nats / math.log(2) / self.bytes
 
     @property
@@ -62,13 +69,14 @@ class Score:
 
 
 def scored(stream: Stream, nats: float, tokens: int) -> Score:
-    """The score of the first `tokens` targets, with the bytes and words that they stand for."""
-    if tokens == len(stream.ids) - 1:
-        share = tokens / len(stream.ids)  # all but the first token
-        return Score(nats, tokens, stream.split.bytes * share, stream.split.words * share)
-    text = stream.text(1, tokens + 1)
-    words = len(text.split()) + text.count(b"\n") if stream.split.words else 0
-    return Score(nats, tokens, len(text), words)
+    """The score of the first `tokens` targets, with the bytes and words of the original text that they stand for.
+
+    Words were counted in whole splits alone: those of a part are known only if every token is a word.
+    """
+    split = stream.split
+    size = bytes_of(stream.tokenizer, stream.ids[1 : tokens + 1]) if stream.lossless else None
+    counted = tokens == len(stream.ids) - 1 or split.words == split.tokens
+    return Score(nats, tokens, size, split.words * tokens / len(stream.ids) if counted else 0)
 
 
 def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = True) -> Iterator[Segment]:

@@ -28,7 +28,12 @@ class Stretch:
     excess: float  # how far above what is usual here, in standard deviations
 
     @property
+    def bits_per_token(self) -> float:
+        return self.nats / math.log(2) / self.tokens
+
+    @property
     def bits_per_byte(self) -> float:
+        """Where the tokenizer is lossless: nats do not pay for text that was lost."""
         return self.nats / math.log(2) / max(1, len(self.text))
 
 

@@ -110,7 +110,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
     return {
         "model": f"{run.name}: {_shape(bundle)}",
         "data": corpus.header.source,
-        "bits per byte": score.bits_per_byte,
+        "bits per byte": None if score.bytes is None else score.bits_per_byte,
         "word perplexity": score.word_perplexity,
         "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
         "training bytes": steps * train.lanes * train.segment * split.bytes / split.tokens,
@@ -139,16 +139,16 @@ def tell(results: Results) -> list[Block]:
     blocks += [
         Table(
             ["model", "bits per byte", *_beside_head()],
-            [
-                [row["model"], f"{row['bits per byte']:.3f}", *_beside(row)]
-                for row in results["ours"]
-                if row["data"] == data
-            ],
+            [[row["model"], _bits(row), *_beside(row)] for row in results["ours"] if row["data"] == data],
             f"{data}: nothing was published for it; ours, measured here, at small scale.",
         )
         for data in others
     ]
     return blocks + [_table(table, results["ours"]) for table in published("results")]
+
+
+def _bits(row: Results) -> str:
+    return "–" if row["bits per byte"] is None else f"{row['bits per byte']:.3f}"
 
 
 def _table(table: Results, ours: list[Results]) -> Table:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
@@ -40,12 +40,18 @@ class Split(Settings):
         return self.end - self.begin
 
 
+def _by_kind(header: dict[str, Any]) -> bool:
+    """Whether nothing can be lost, for a corpus that was prepared before this was checked."""
+    return header["tokenizer"] in ("bytes", "bpe")
+
+
 class CorpusHeader(Settings):
     """What corpus.json holds."""
 
     format: Literal["segue-corpus-1"] = "segue-corpus-1"
     source: str
     tokenizer: str  # its kind
+    lossless: bool = Field(default_factory=_by_kind)  # every text came back from its ids, byte by byte
     vocab: PositiveInt
     width: Literal["uint8", "uint16", "uint32"]
     splits: dict[str, Split]
@@ -60,6 +66,7 @@ class Stream:
     starts: np.ndarray[Any, Any]  # ascending; the first is 0
     split: Split
     tokenizer: Tokenizer
+    lossless: bool = True  # the ids are the original text, byte by byte
 
     def begins(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Whether a document begins at each of the places. (`np.isin` would sort all documents every time.)"""
@@ -89,7 +96,8 @@ class Corpus:
         ids = np.memmap(self.folder / IDS, dtype=self.header.width, mode="r")[found.begin : found.end]
         ends = np.fromfile(self.folder / ENDS, dtype="<u8").astype(np.int64)
         inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin
-        return Stream(ids, np.concatenate([[0], inside]), found, self.tokenizer)
+        starts = np.concatenate([[0], inside])
+        return Stream(ids, starts, found, self.tokenizer, self.header.lossless)
 
 
 def open_corpus(folder: Path | str) -> Corpus:

@@ -15,6 +15,7 @@ from segue.text.sources import Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
+    comes_back,
     load_tokenizer,
     train_bpe,
     train_characters,
@@ -111,6 +112,7 @@ def _written(source: Source, folder: Path, config: PrepareConfig, report: Report
     header = CorpusHeader(
         source=source.name,
         tokenizer=config.tokenizer,
+        lossless=writer.lossless,
         vocab=tokenizer.size,
         width=width,
         splits=writer.splits(),
@@ -127,7 +129,7 @@ class _Writer:
 
     def __init__(self, ids: IO[bytes], ends: IO[bytes], width: str, *, count_words: bool) -> None:
         self._ids, self._ends, self._width, self._count_words = ids, ends, np.dtype(width), count_words
-        self._at, self._ended = 0, 0
+        self._at, self._ended, self.lossless = 0, 0, True
         self._counts: dict[str, dict[str, int]] = {}
 
     def write(self, split: str, piece: Piece, tokenizer: Tokenizer, drop: bytes) -> None:
@@ -138,6 +140,7 @@ class _Writer:
         tokens = np.asarray(tokenizer.encode(text)).astype(self._width)
         self._ids.write(tokens.tobytes())
         self._at += len(tokens)
+        self.lossless = self.lossless and comes_back(tokenizer, tokens, text)
         counts["bytes"] += len(text)
         counts["documents"] += piece.begins
         if self._count_words:

@@ -8,6 +8,7 @@ import codecs
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,16 @@ from segue.errors import InputError, SourceError
 
 EOS, UNK = "<eos>", "<unk>"
 
+BLOCK = 2**16
+"""Ids that are looked at together."""
+
+PROBE = "".join(
+    map(chr, (*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)))
+).encode()
+"""Every byte that UTF-8 has, both cases, and all kinds of blanks: what a tokenizer loses, it loses here."""
+
+Ids = Sequence[int] | np.ndarray[Any, Any]
+
 
 class Tokenizer(Protocol):
     """What every tokenizer answers to."""
@@ -27,14 +38,22 @@ class Tokenizer(Protocol):
     def size(self) -> int:
         """How many ids there are."""
 
-    def encode(self, text: bytes) -> Sequence[int] | np.ndarray[Any, Any]:
+    def encode(self, text: bytes) -> Ids:
         """The ids of a text."""
 
-    def spans(self, text: bytes) -> tuple[Sequence[int] | np.ndarray[Any, Any], list[bytes]]:
+    def spans(self, text: bytes) -> tuple[Ids, list[bytes]]:
         """The ids of a text, and the stretch of it that each stands for; together they are the text."""
 
-    def decode(self, ids: Sequence[int]) -> bytes:
+    def decode(self, ids: Ids) -> bytes:
         """The text of ids."""
+
+    @property
+    def sizes(self) -> np.ndarray[Any, Any]:
+        """(V,) Bytes that each id stands for, wherever it occurs."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every text that it takes comes back from its ids."""
 
     def stream(self) -> Callable[[int], str]:
         """A decoder for ids that come one by one: text as soon as it is whole, never half a character."""
@@ -48,6 +67,7 @@ class ByteTokenizer:
 
     def __init__(self, symbols: bytes = bytes(range(256))) -> None:
         self.symbols = symbols
+        self._bytes = symbols.ljust(256, b"\0")
         self._ids = np.full(256, -1, dtype=np.int16)
         self._ids[list(symbols)] = np.arange(len(symbols))
 
@@ -67,8 +87,16 @@ class ByteTokenizer:
     def spans(self, text: bytes) -> tuple[np.ndarray[Any, Any], list[bytes]]:
         return self.encode(text), [text[place : place + 1] for place in range(len(text))]
 
-    def decode(self, ids: Sequence[int]) -> bytes:
-        return bytes(self.symbols[number] for number in ids)
+    def decode(self, ids: Ids) -> bytes:
+        return np.asarray(ids).astype(np.uint8).tobytes().translate(self._bytes)
+
+    @property
+    def sizes(self) -> np.ndarray[Any, Any]:
+        return np.ones(self.size, dtype=np.int64)
+
+    @property
+    def lossless(self) -> bool:
+        return True
 
     def stream(self) -> Callable[[int], str]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -116,9 +144,27 @@ class TextTokenizer:
                 f"the tokenizer has no id for some of this text ({error}); use one that knows {UNK}"
             ) from None
 
-    def decode(self, ids: Sequence[int]) -> bytes:
-        text: str = self._file.decode(list(ids), skip_special_tokens=False)
+    def decode(self, ids: Ids) -> bytes:
+        text: str = self._file.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
         return self._lines(text).encode()
+
+    @cached_property
+    def sizes(self) -> np.ndarray[Any, Any]:
+        """A symbol of byte-level BPE is spelled with one letter for each byte, and may be half a character."""
+        letters = set(pre_tokenizers.ByteLevel.alphabet())
+        spelled = isinstance(self._file.decoder, decoders.ByteLevel)
+        sizes = np.zeros(self._size, dtype=np.int64)
+        for symbol, number in self._file.get_vocab().items():
+            whole = spelled and letters.issuperset(symbol)
+            sizes[number] = len(symbol) if whole else len(self.decode([number]))
+        return sizes
+
+    @cached_property
+    def lossless(self) -> bool:
+        try:
+            return comes_back(self, np.array(self.encode(PROBE)), PROBE)
+        except InputError:
+            return False
 
     def stream(self) -> Callable[[int], str]:
         decoder = decoders.DecodeStream(skip_special_tokens=False)
@@ -147,6 +193,17 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def digest(tokenizer: Tokenizer) -> str:
     """The same for equal tokenizers."""
     return hashlib.sha256(tokenizer.json().encode()).hexdigest()
+
+
+def bytes_of(tokenizer: Tokenizer, ids: np.ndarray[Any, Any]) -> int:
+    """How many bytes ids stand for. A block at a time: ids may be the whole of a memory-mapped file."""
+    sizes = tokenizer.sizes
+    return sum(int(sizes[ids[begin : begin + BLOCK]].sum()) for begin in range(0, len(ids), BLOCK))
+
+
+def comes_back(tokenizer: Tokenizer, ids: np.ndarray[Any, Any], text: bytes) -> bool:
+    """Whether nothing of a text is lost in its ids, neither as a whole nor token by token."""
+    return bytes_of(tokenizer, ids) == len(text) and tokenizer.decode(ids) == text
 
 
 def unicode(text: bytes) -> str:

@@ -55,7 +55,7 @@ class LanguageTask:
         return {
             "tokens_per_step": train.lanes * train.segment,
             "flops_per_step": training_flops(self.recipe.model, train),
-            "bytes_per_token": split.bytes / split.tokens,
+            "bytes_per_token": split.bytes / split.tokens if self.corpus.header.lossless else None,
         }
 
     def parts(self, state: State) -> Iterator[Part]:
@@ -94,11 +94,9 @@ class LanguageTask:
             report=lambda _, done, total: report("validating", done, total),
         )
         nats = score.nats / score.tokens
-        told = {
-            "nats": nats,
-            "bits_per_byte": score.bits_per_byte,
-            "perplexity": math.exp(min(700.0, nats)),
-        }
+        told = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
+        if score.bytes is not None:
+            told["bits_per_byte"] = score.bits_per_byte
         return Validation(nats, score.tokens, told)
 
     def write(self, folder: Path, state: State) -> None:

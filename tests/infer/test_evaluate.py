@@ -1,5 +1,8 @@
 """Evaluation: every token but the first once; how it is read side by side changes nothing."""
 
+import json
+import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs import make_corpus
 from segue.config import Reach, Reading
 from segue.errors import SegueError
 from segue.infer.adapt import (
@@ -19,16 +21,18 @@ from segue.infer.adapt import (
     evaluate_dynamic,
     mean_squares,
 )
-from segue.infer.evaluate import evaluate, evaluate_sliding
+from segue.infer.evaluate import evaluate, evaluate_sliding, scored, silent
 from segue.interop import reference
-from segue.text.corpus import Split, Stream, open_corpus
+from segue.text.corpus import Corpus, Split, Stream, open_corpus
+from segue.text.prepare import PrepareConfig, prepare
+from segue.text.sources import Piece, Source
 from segue.text.tokenizer import ByteTokenizer
 from support import build, shape, shapes, some_tokens, whole_reaches
 from test_references import recording
 
 
 def stream_of(tokens: list[int], starts: list[int] | None = None) -> Stream:
-    split = Split(begin=0, end=len(tokens), bytes=2 * len(tokens), words=0, documents=1)
+    split = Split(begin=0, end=len(tokens), bytes=len(tokens), words=0, documents=1)
     return Stream(np.array(tokens, dtype=np.uint8), np.array([0, *(starts or [])]), split, ByteTokenizer())
 
 
@@ -88,7 +92,7 @@ def test_the_score_is_the_sum_over_the_stream_read_at_once(data: st.DataObject) 
     hidden, _ = model(tokens[:, :-1], model.start(reach=reach))
     score = evaluate(model, stream, Reading(segment=data.draw(st.integers(1, 25)), reach=reach))
     assert score.nats == pytest.approx(model.nats(hidden, tokens[:, 1:]).sum().item(), rel=1e-9)
-    assert (score.tokens, score.bytes) == (19, pytest.approx(38))
+    assert (score.tokens, score.bytes) == (19, 19)
 
 
 def test_documents_are_read_apart() -> None:
@@ -155,14 +159,69 @@ def test_a_limit_scores_the_beginning() -> None:
         evaluate(build(shape("sinusoidal")), stream, reading, lanes=2)
 
 
-def test_bits_bytes_and_words(tmp_path: Path) -> None:
-    corpus = open_corpus(make_corpus(tmp_path, tokenizer="words"))
-    stream = corpus.stream("test")
-    model = build(shape(vocab=corpus.header.vocab))
-    score = evaluate(model, stream, Reading(segment=8, reach=Reach(memory=8)))
-    assert score.bits_per_byte == pytest.approx(score.bits_per_token * score.tokens / score.bytes)
-    assert score.word_perplexity == pytest.approx(score.perplexity, rel=0.05)  # a token is a word here
-    assert score.bytes < stream.split.bytes
+def corpus_of(folder: Path, text: str, **settings: object) -> Corpus:
+    source = Source("it", {"train": lambda: iter([Piece(text.encode(), begins=True)])})
+    prepare(source, folder, PrepareConfig(**{"valid": 0, "test": 0, **settings}), silent)
+    return open_corpus(folder)
+
+
+SMALL = Reading(segment=8, reach=Reach(memory=8))
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters", "bpe"])
+def test_a_part_has_the_bytes_of_the_original_text(tokenizer: str, tmp_path: Path) -> None:
+    text = "the café in 東京 😀\n\tthe  sea\r\n" * 9  # characters of one to four bytes
+    corpus = corpus_of(tmp_path / "corpus", text, tokenizer=tokenizer, size=260)
+    stream, encoded = corpus.stream("train"), text.encode()
+    assert corpus.header.lossless
+    sizes = [scored(stream, 1.0, tokens).bytes for tokens in range(1, len(stream.ids))]
+    assert sizes[-1] == len(encoded) - stream.tokenizer.sizes[stream.ids[0]]
+    assert all(before < after for before, after in pairwise(sizes))
+    for place in range(1, len(stream.ids)):  # where a token ends with a character, so do the bytes
+        before = stream.tokenizer.decode(stream.ids[: place + 1])
+        if encoded.startswith(before):
+            assert sizes[place - 1] == len(before) - stream.tokenizer.sizes[stream.ids[0]]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text"),
+    [("words", "the sea\nthe  sea\n" * 9), ("characters", "the sea the sea the sea é")],
+)
+def test_what_loses_text_has_no_bits_per_byte(tokenizer: str, text: str, tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "corpus", text, tokenizer=tokenizer, minimum=2)
+    assert not corpus.header.lossless
+    model, stream = build(shape(vocab=corpus.header.vocab)), corpus.stream("train")
+    for limit in (None, 5):
+        score = evaluate(model, stream, SMALL, limit=limit)
+        assert score.bytes is None
+        assert score.bits_per_token == pytest.approx(score.nats / score.tokens / math.log(2))
+        with pytest.raises(SegueError, match="loses some of the text, so there are no bits per byte; use"):
+            _ = score.bits_per_byte
+
+
+def test_words_are_those_of_the_original_text(tmp_path: Path) -> None:
+    text = "the sea  and\nthe ship\n" * 20
+    corpora = {
+        kind: corpus_of(tmp_path / kind, text, tokenizer=kind, size=300, minimum=30)
+        for kind in ("words", "bpe", "bytes")
+    }
+    streams = {kind: corpus.stream("train") for kind, corpus in corpora.items()}
+    for kind in ("words", "bpe"):
+        whole = scored(streams[kind], 1.0, len(streams[kind].ids) - 1)
+        assert whole.words == pytest.approx(140, abs=1)
+    assert scored(streams["words"], 5.0, 10).word_perplexity == pytest.approx(math.exp(0.5))
+    assert scored(streams["bpe"], 5.0, 10).word_perplexity is None
+    assert scored(streams["bytes"], 5.0, 10).word_perplexity is None
+
+
+def test_an_older_corpus_is_judged_by_its_kind(tmp_path: Path) -> None:
+    for kind, lossless in (("bytes", True), ("bpe", True), ("characters", False), ("words", False)):
+        corpus_of(tmp_path / kind, "the sea\n" * 9, tokenizer=kind, size=260)
+        header = tmp_path / kind / "corpus.json"
+        values = json.loads(header.read_text())
+        del values["lossless"]
+        header.write_text(json.dumps(values))
+        assert open_corpus(tmp_path / kind).header.lossless == lossless
 
 
 DYNAMIC = Dynamic(rate=1e-2, decay=1e-2, gather=60)
@@ -248,11 +307,3 @@ def test_a_memory_of_zeros_is_read_document_by_document() -> None:
     assert evaluate(model, stream, reading).tokens == 19
     with pytest.raises(SegueError, match="read in one lane"):
         evaluate(model, stream, reading, lanes=2)
-
-
-def test_bytes_of_a_part_are_counted_not_guessed(tmp_path: Path) -> None:
-    corpus = open_corpus(make_corpus(tmp_path, tokenizer="words"))
-    stream = corpus.stream("train")
-    model = build(shape(vocab=corpus.header.vocab))
-    score = evaluate(model, stream, Reading(segment=8, reach=Reach(memory=8)), limit=30)
-    assert score.bytes == len(stream.text(1, 31))

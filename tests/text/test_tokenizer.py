@@ -4,17 +4,20 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as TokenizerFile
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from segue.errors import InputError, SourceError
 from segue.text.tokenizer import (
     ByteTokenizer,
     TextTokenizer,
     Tokenizer,
+    bytes_of,
+    comes_back,
     digest,
     load_tokenizer,
     train_bpe,
@@ -147,6 +150,24 @@ def test_bpe_learns_what_is_frequent_and_needs_room_for_it() -> None:
     assert len(tiny_bpe().encode(b"the the")) == 2
     with pytest.raises(InputError, match="a symbol for each of the 256 bytes to begin with; found .* 256"):
         train_bpe([b"the"], 256)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "some bytes", "characters", "bpe"])
+def test_tokens_have_as_many_bytes_as_their_text(kind: str) -> None:
+    tokenizer = each_kind()[kind]
+    text = b"a cab\nca" if kind == "some bytes" else WORLD.encode()
+    ids = np.array(tokenizer.encode(text))
+    assert bytes_of(tokenizer, ids) == len(text)
+    assert comes_back(tokenizer, ids, text)
+    assert not comes_back(tokenizer, ids[1:], text)
+
+
+def test_only_bytes_and_byte_level_bpe_keep_every_text() -> None:
+    keep = {kind for kind, tokenizer in each_kind().items() if tokenizer.lossless}
+    assert keep == {"bytes", "some bytes", "bpe"}
+    lower = TokenizerFile.from_str(tiny_bpe().json())
+    lower.normalizer = normalizers.Lowercase()
+    assert not TextTokenizer(lower).lossless
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
