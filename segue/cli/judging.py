@@ -24,6 +24,12 @@ def judge_translator(run: Path, data: Path | None, split: str, device: str, as_j
         raise InputError(f"{pairs.folder} was prepared with another vocabulary than {run}")
     with Progress("sentences") as progress:
         found = judge(translator, pairs, split, report=progress.update)
+    if found.cut:
+        typer.echo(
+            f"warning: {found.cut:,} sources had more than {translator.translating.longest} tokens; "
+            "their ends were not read",
+            err=True,
+        )
     facts = found._asdict() | {"perplexity": found.perplexity, "split": split}
     if as_json:
         typer.echo(json.dumps(facts))

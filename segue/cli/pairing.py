@@ -54,7 +54,9 @@ def prepare_pairs(
     ] = None,
     separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side.")] = False,
     lower: Annotated[bool, typer.Option("--lower", help="Everything in lower case.")] = False,
-    longest: Annotated[int, typer.Option(help="Tokens of a side; what is longer is cut, and told.")] = 256,
+    longest: Annotated[
+        int, typer.Option(help="Tokens of a side that are read; what is longer is told.")
+    ] = 256,
 ) -> None:
     """Turn sentence pairs into token ids on disk, with a byte-level BPE that knows every text.
 
@@ -81,7 +83,8 @@ def prepare_pairs(
             typer.echo(f"note: {split.empty:,} pairs of {name} had an empty side and were left out", err=True)
         if split.cut:
             typer.echo(
-                f"note: {split.cut:,} sides of {name} had more than {longest} tokens and were cut", err=True
+                f"note: {split.cut:,} sides of {name} have more than {longest} tokens; the rest of them is not read",
+                err=True,
             )
     preset = "dates-cpu" if task else "multi30k-cpu"
     typer.echo(f"{output}: {header.vocab:,} symbols. Next: segue train {preset} --data {output}")

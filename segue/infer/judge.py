@@ -31,6 +31,7 @@ class Judgement(NamedTuple):
     pairs: int
     nats: float  # per token, of the right translations
     exact: float  # share of pairs that it translates to the letter
+    cut: int  # sources that were too long for it, whose ends it did not read
     bleu: Measured | None  # None where sacrebleu is not installed
     chrf: Measured | None
 
@@ -49,20 +50,21 @@ def judge(
 ) -> Judgement:
     """Translate a split and compare."""
     sources, wanted = split_texts(pairs, split)
-    found = [best[0].text for best in translate(translator, sources, translating=translating, report=report)]
+    translations = [
+        best[0] for best in translate(translator, sources, translating=translating, report=report)
+    ]
+    found, cut = [one.text for one in translations], sum(one.cut for one in translations)
     exact = sum(ours == theirs for ours, theirs in zip(found, wanted, strict=True)) / len(wanted)
     figures: list[Measured | None] = [None, None]
     with suppress(InputError):  # without sacrebleu
         figures = [measure(found, wanted, lower=translator.lower) for measure in (bleu, chrf)]
-    return Judgement(len(wanted), split_nats(translator.model, pairs, split), exact, *figures)
+    return Judgement(len(wanted), split_nats(translator.model, pairs, split), exact, cut, *figures)
 
 
 def split_texts(pairs: PairSet, split: str) -> tuple[list[bytes], list[str]]:
-    """The sources of a split, and the right translations."""
-    part = pairs.split(split)
-    found = [pairs.pair(number) for number in range(part.begin, part.end)]
-    sources = [pairs.source.decode(source.tolist()) for source, _ in found]
-    return sources, [pairs.target.decode(target.tolist()).decode(errors="replace") for _, target in found]
+    """The sources of a split, and the right translations, both whole."""
+    sides = list(pairs.texts(split))
+    return [source for source, _ in sides], [target.decode(errors="replace") for _, target in sides]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Sentence pairs: two aligned files, a TSV or a JSONL become token ids on disk, side by side.
 
     pairs.json              what it is: sizes, splits, what was left out, checksums
-    ids.bin                 the tokens of source, target, source, target …
+    ids.bin                 the tokens of source, target, source, target …, each whole
     ends.bin                where each of these ends, as 64-bit places in ids.bin
     tokenizer.json          the target's tokenizer, and the source's too if they share one
     source-tokenizer.json   the source's, if it has its own
@@ -39,7 +39,7 @@ class PairsConfig(Settings):
     size: PositiveInt = 10_000  # of the BPE vocabulary, or of each of two
     joint: bool = True  # one vocabulary for both sides
     lower: bool = False  # everything in lower case
-    longest: PositiveInt = 256  # tokens of a side; what is longer is cut, and counted
+    longest: PositiveInt = 256  # tokens of a side that are read; what is longer is counted
 
 
 class PairsSplit(Settings):
@@ -47,7 +47,7 @@ class PairsSplit(Settings):
 
     begin: NonNegativeInt
     end: NonNegativeInt
-    tokens: NonNegativeInt  # of both sides
+    tokens: NonNegativeInt  # of both sides, as they are read
     empty: NonNegativeInt  # pairs left out, because a side had nothing
     cut: NonNegativeInt  # sides that were longer than `longest`
 
@@ -64,6 +64,7 @@ class PairsHeader(Settings):
     source_vocab: NonNegativeInt  # 0: the same
     longest: PositiveInt
     lower: bool
+    whole: bool = False  # ids.bin holds whole sides; False: of an older folder, already cut at `longest`
     splits: dict[str, PairsSplit]
     checksums: dict[str, str]
 
@@ -142,17 +143,38 @@ class PairSet:
     ends: np.ndarray[Any, Any]
 
     def pair(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The ids of a source and its target, without start and end."""
+        """The ids of a source and its target as a model reads them: cut, without start and end."""
+        source, target = self._whole(number)
+        return source[: self.header.longest], target[: self.header.longest]
+
+    def texts(self, split: str) -> Iterator[tuple[bytes, bytes]]:
+        """The sources and targets of a split, whole, however many tokens they have."""
+        self.check_whole(split)
+        part = self.split(split)
+        for number in range(part.begin, part.end):
+            source, target = self._whole(number)
+            yield self.source.decode(source), self.target.decode(target)
+
+    def check_whole(self, split: str) -> None:
+        """Older folders kept long sides cut; translations must not be compared with those."""
+        cut = self.split(split).cut
+        if cut and not self.header.whole:
+            raise SourceError(
+                f"{self.folder} holds {cut:,} sides of {split} cut at {self.header.longest} tokens; translations are "
+                "compared with whole ones; prepare it again: segue prepare-pairs"
+            )
+
+    def _whole(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         begin = self.ends[2 * number - 1] if number else 0
         middle, end = self.ends[2 * number : 2 * number + 2]
         return self.ids[begin:middle], self.ids[middle:end]
 
     def lengths(self, split: str) -> np.ndarray[Any, Any]:
         """(pairs, 2) How long source and target of each pair are, with the end of the one and start of the other."""
-        found = self.split(split)
-        sizes = np.diff(self.ends, prepend=0).reshape(-1, 2) + 1
-        chosen: np.ndarray[Any, Any] = sizes[found.begin : found.end]
-        return chosen
+        part = self.split(split)
+        sizes = np.diff(self.ends, prepend=0).reshape(-1, 2)[part.begin : part.end]
+        read: np.ndarray[Any, Any] = np.minimum(sizes, self.header.longest) + 1
+        return read
 
     def split(self, name: str) -> PairsSplit:
         if name not in self.header.splits:
@@ -184,11 +206,10 @@ def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, repo
                 for text, tokenizer in zip(pair, (source, target), strict=True):
                     found = list(tokenizer.encode(cased(text, config.lower)))
                     cut += len(found) > config.longest
-                    found = found[: config.longest]
+                    tokens += min(len(found), config.longest)
                     ids.write(np.array(found, dtype="<u4").tobytes())
                     place += len(found)
                     ends.write(np.array([place], dtype="<u8").tobytes())
-                    tokens += len(found)
                 at += 1
                 report(f"encoding {name}", at - begin, 0)
             splits[name] = PairsSplit(begin=begin, end=at, tokens=tokens, empty=empty, cut=cut)
@@ -200,6 +221,7 @@ def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, repo
         source_vocab=0 if config.joint else source.size + 2,
         longest=config.longest,
         lower=config.lower,
+        whole=True,
         splits=splits,
         checksums={name: file_checksum(folder / name) for name in names},
     )

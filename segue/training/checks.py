@@ -58,8 +58,12 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
         raise TrainingError("train.sharded shares out the blocks of a Transformer; this model has none")
     if isinstance(recipe, Recipe) and isinstance(opened, Corpus):
         _check_language(recipe, opened)
-    elif isinstance(opened, PairSet) and recipe.train.validate_every:
+    elif (
+        isinstance(recipe, TranslationRecipe) and isinstance(opened, PairSet) and recipe.train.validate_every
+    ):
         opened.split("valid")
+        if recipe.train.best == "bleu":
+            opened.check_whole("valid")
 
 
 def check_dealt(recipe: Recipe | TranslationRecipe, ranks: int) -> None:

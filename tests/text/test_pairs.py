@@ -1,5 +1,6 @@
 """Pairs on disk, and in batches."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from segue.text.batches import batches, in_order
 from segue.text.pairs import (
     Pairs,
     PairsConfig,
+    PairSet,
+    cased,
     from_rows,
     from_tabs,
     from_two_files,
@@ -43,10 +46,37 @@ def test_what_was_prepared_is_what_was_said(tmp_path: Path, joint: bool) -> None
         assert found.lengths("valid")[number % 3].tolist() == [len(source) + 1, len(target) + 1]
 
 
-def test_what_is_cut_is_counted(tmp_path: Path) -> None:
-    header = prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257, longest=5), silent)
-    assert header.splits["train"].cut == 4
-    assert open_pairs(tmp_path / "pairs").lengths("train").max() == 6
+@pytest.mark.parametrize("lower", [False, True])
+def test_what_is_too_long_is_read_in_part_counted_and_kept_whole(tmp_path: Path, lower: bool) -> None:
+    config = PairsConfig(size=257, longest=5, lower=lower)
+    header = prepare_pairs({"train": pairs(), "valid": pairs()}, tmp_path / "pairs", config, silent)
+    found = open_pairs(tmp_path / "pairs")
+    for split in ("train", "valid"):
+        part, lengths = header.splits[split], found.lengths(split)
+        assert part.cut == 4
+        assert lengths.max() == 6
+        assert part.tokens == lengths.sum() - lengths.size
+        for number, sizes in zip(range(part.begin, part.end), lengths, strict=True):
+            assert [len(side) + 1 for side in found.pair(number)] == sizes.tolist()
+        wanted = [(ours.encode(), theirs.encode()) for ours, theirs in PAIRS[:3]]
+        assert list(found.texts(split)) == [
+            (cased(ours, lower), cased(theirs, lower)) for ours, theirs in wanted
+        ]
+
+
+def test_older_folders_are_prepared_again_if_a_side_was_cut(tmp_path: Path) -> None:
+    def older(longest: int) -> PairSet:
+        folder = tmp_path / str(longest)
+        prepare_pairs({"train": pairs()}, folder, PairsConfig(size=257, longest=longest), silent)
+        values = json.loads((folder / "pairs.json").read_text())
+        del values["whole"]
+        (folder / "pairs.json").write_text(json.dumps(values))
+        return open_pairs(folder)
+
+    assert len(list(older(50).texts("train"))) == 3
+    with pytest.raises(SegueError, match="4 sides of train cut at 5 tokens; .* prepare it again") as caught:
+        list(older(5).texts("train"))
+    assert "\n" not in str(caught.value)
 
 
 def test_lower_case(tmp_path: Path) -> None:

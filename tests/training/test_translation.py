@@ -16,11 +16,12 @@ from segue.checkpoint import checkpoints, load, load_translator
 from segue.config import Seq2SeqConfig, Translating, VocabularyConfig
 from segue.errors import SegueError
 from segue.infer.evaluate import silent
+from segue.infer.judge import bleu, judge, split_texts
 from segue.infer.translate import strangeness, translate, translate_stream
 from segue.nn.smoothing import least_nats, smoothed_nats
 from segue.nn.vocab import Vocabulary
 from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
-from segue.text.pairs import PairsConfig, prepare_pairs
+from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from segue.text.tokenizer import ByteTokenizer
 from segue.training.loop import Event
 
@@ -113,6 +114,25 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     valid = [event.values for event in events if event.kind == "valid"]
     assert len(valid) == 2
     assert all(values["nats"] > 0 and 0 <= values["bleu"] <= 100 for values in valid)
+
+
+def test_a_translator_is_judged_by_whole_references(tmp_path: Path) -> None:
+    data = tmp_path / "pairs"
+    side = b"one two three four five six seven"
+    parts = {name: lambda: iter([(side, side)] * 3) for name in ("train", "valid")}
+    prepare_pairs(parts, data, PairsConfig(size=257, longest=13), silent)  # cut behind `one two three`
+    translator = load_translator(segue.train(small_recipe(data, steps=1), data, tmp_path / "run"))
+    sources, wanted = split_texts(open_pairs(data), "valid")
+    assert (sources, wanted) == ([side] * 3, [side.decode()] * 3)
+    assert bleu(["one two three"] * 3, wanted).score < 40
+    judged = judge(translator, open_pairs(data), "valid")
+    assert (judged.pairs, judged.cut) == (3, 3)  # a translator of 20 tokens reads no whole source
+    header = data / "pairs.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "whole": False}))  # as older ones are
+    watched = small_recipe(data, steps=2, validate_every=1, best="bleu")
+    with pytest.raises(SegueError, match="prepare it again"):
+        segue.train(watched, data, tmp_path / "older")
+    assert not (tmp_path / "older").exists()
 
 
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
