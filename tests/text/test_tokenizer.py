@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as TokenizerFile
-from tokenizers import models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from segue.errors import InputError, SourceError
 from segue.text.tokenizer import (
@@ -150,6 +150,32 @@ def test_bpe_learns_what_is_frequent_and_needs_room_for_it() -> None:
     assert len(tiny_bpe().encode(b"the the")) == 2
     with pytest.raises(InputError, match="a symbol for each of the 256 bytes to begin with; found .* 256"):
         train_bpe([b"the"], 256)
+
+
+def plain_bpe(text: str, size: int) -> str:
+    """As the library itself trains it, line by line."""
+    file = TokenizerFile(models.BPE())
+    file.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    file.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    file.train_from_iterator(text.splitlines(keepends=True), trainer)
+    return str(file.to_str(pretty=False))
+
+
+@settings(max_examples=20)
+@given(text=st.text() | st.text("ab 'sé1_\t\n東", max_size=200))
+def test_bpe_of_ordinary_text_is_the_librarys_own(text: str) -> None:
+    assert train_bpe([text.encode()], 300).json() == plain_bpe(text, 300) + "\n"
+
+
+@pytest.mark.parametrize("sign", ["a", "東", "7", "-", " "])
+def test_bpe_learns_from_words_of_bounded_length(sign: str) -> None:
+    """Else training would take the square of a text without blanks."""
+    text = (sign * 5000).encode()
+    tokenizer = train_bpe([text], 300)
+    assert 1 < tokenizer.sizes.max() <= 512 * len(sign.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("kind", ["bytes", "some bytes", "characters", "bpe"])
