@@ -4,10 +4,11 @@ Letters: B lanes, T tokens in the segment, M states in memory.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from heapq import merge
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,10 +82,12 @@ def scored(stream: Stream, nats: float, tokens: int) -> Score:
 
 def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = True) -> Iterator[Segment]:
     """One lane from its beginning; all but the first of the tokens up to `limit` + 1 are targets once."""
-    edges = list(range(0, limit, reading.segment))
+    edges: Iterable[int] = range(0, limit, reading.segment)
     if documents and reading.reach.initial == "zeros":  # which begins at a segment's first token only
-        edges = sorted({*edges, *stream.starts[stream.starts < limit].tolist()})
-    for begin, end in pairwise([*edges, limit]):
+        edges = merge(edges, map(int, stream.starts[: np.searchsorted(stream.starts, limit)]))
+    for begin, end in pairwise(chain(edges, [limit])):
+        if begin == end:  # a document that starts where a segment does anyway
+            continue
         tokens = torch.from_numpy(np.asarray(stream.ids[begin : end + 1]).astype(np.int64))[None]
         yield Segment(tokens[:, :-1], tokens[:, 1:], _starts(stream, begin, end, documents))
 

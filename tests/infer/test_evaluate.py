@@ -2,7 +2,7 @@
 
 import json
 import math
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from segue.infer.adapt import (
     evaluate_dynamic,
     mean_squares,
 )
-from segue.infer.evaluate import evaluate, evaluate_sliding, scored, silent
+from segue.infer.evaluate import evaluate, evaluate_sliding, scored, segments, silent
 from segue.interop import reference
 from segue.text.corpus import Corpus, Split, Stream, open_corpus
 from segue.text.prepare import PrepareConfig, prepare
@@ -299,6 +299,19 @@ def test_the_cache_mixes_and_forgets() -> None:
         for segment in (1, 4, 30)
     ]
     assert totals[1:] == pytest.approx([totals[0]] * 2), "how the stream is cut does not change the cache"
+
+
+@pytest.mark.parametrize("initial", ["empty", "zeros"])
+def test_segments_are_made_as_they_are_read(initial: str) -> None:
+    ids = np.lib.stride_tricks.as_strided(np.zeros(1, dtype=np.uint8), (2**61,), (0,))  # a byte, 2^61 times
+    split = Split(begin=0, end=len(ids), bytes=len(ids), words=0, documents=3)
+    stream = Stream(ids, np.array([0, 6, 8]), split, ByteTokenizer())
+    reading = Reading(segment=4, reach=Reach(memory=4, initial=initial))
+    first = [len(segment.tokens[0]) for segment in islice(segments(stream, reading, 2**60), 5)]
+    assert first == ([4, 2, 2, 4, 4] if initial == "zeros" else [4] * 5)
+    assert [len(one.tokens[0]) for one in segments(stream, reading, 7)] == (
+        [4, 2, 1] if initial == "zeros" else [4, 3]
+    )
 
 
 def test_a_memory_of_zeros_is_read_document_by_document() -> None:
