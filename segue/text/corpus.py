@@ -11,7 +11,7 @@ Splits are ranges of ids.bin, train first.
 import hashlib
 import json
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,11 +88,17 @@ class Corpus:
     folder: Path
     header: CorpusHeader
     tokenizer: Tokenizer
+    _streams: dict[str, Stream] = field(default_factory=dict)  # those that were asked for
 
     def stream(self, split: str) -> Stream:
+        """A split; the same one every time, so that millions of document ends are read once."""
         if split not in self.header.splits:
             raise InputError(f"{self.folder} has no split '{split}'; it has {', '.join(self.header.splits)}")
-        found = self.header.splits[split]
+        if split not in self._streams:
+            self._streams[split] = self._opened(self.header.splits[split])
+        return self._streams[split]
+
+    def _opened(self, found: Split) -> Stream:
         ids = np.memmap(self.folder / IDS, dtype=self.header.width, mode="r")[found.begin : found.end]
         ends = np.fromfile(self.folder / ENDS, dtype="<u8").astype(np.int64)
         inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin

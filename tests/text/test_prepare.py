@@ -318,6 +318,19 @@ def test_what_is_wrong_with_a_corpus_is_named(tmp_path: Path) -> None:
         open_corpus(folder).stream("valid")
 
 
+def test_the_ends_of_documents_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(source_of(*[b"one\n"] * 20), tmp_path / "corpus", PrepareConfig(valid=0.4, test=0.2))
+    corpus, read = open_corpus(tmp_path / "corpus"), np.fromfile
+    paths: list[str] = []
+    monkeypatch.setattr(np, "fromfile", lambda path, **how: (paths.append(str(path)), read(path, **how))[1])
+    first = {name: corpus.stream(name) for name in corpus.header.splits}
+    assert all(corpus.stream(name) is stream for name, stream in first.items())
+    assert len(paths) == len(first) == 3
+    again = open_corpus(tmp_path / "corpus")
+    assert again.stream("train") is not first["train"]
+    assert again.stream("train").starts.tolist() == first["train"].starts.tolist() == list(range(0, 32, 4))
+
+
 class Endless:
     """A file of some size that is never anywhere as a whole."""
 
