@@ -98,7 +98,7 @@ def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Sou
     if column is not None:
         jsonl = ".jsonl" in path.suffixes and path.exists()
         return sources.from_jsonl(path, column) if jsonl else sources.from_dataset(name, column)
-    if path.suffix in (".jsonl", ".parquet") and path.is_file():
+    if sources.has_rows(path) and path.is_file():
         raise SourceError(f"{name} has rows; say which of their texts is meant: --column text")
     if path.is_dir():
         return sources.from_folder(path, glob)

@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, cast
 from segue.errors import SourceError
 
 BLOCK = 2**20
+PACKED = (".gz", ".xz", ".bz2", ".zip")
 LONGEST = 4 * BLOCK
 """A line longer than this is cut."""
 
@@ -113,6 +114,12 @@ def _opened(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
+def has_rows(path: Path) -> bool:
+    """Whether the name is that of a file of rows, packed or not."""
+    plain = path.with_suffix("") if path.suffix in PACKED else path
+    return plain.suffix in (".jsonl", ".parquet")
+
+
 def file_pieces(paths: Sequence[Path]) -> Pieces:
     """Each file a document."""
 
@@ -125,7 +132,7 @@ def file_pieces(paths: Sequence[Path]) -> Pieces:
 
 
 def from_files(name: str, paths: Sequence[Path]) -> Source:
-    packed = any(path.suffix in (".gz", ".xz", ".bz2", ".zip") for path in paths)
+    packed = any(path.suffix in PACKED for path in paths)
     sizes = None if packed else {"train": sum(path.stat().st_size for path in paths)}
     return Source(name, {"train": file_pieces(paths)}, sizes)
 

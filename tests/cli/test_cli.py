@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from segue.cli import app
 from test_references import FOLDER
 
 VERBS = ("info", "import", "export")
@@ -71,9 +73,16 @@ def test_mistakes_are_one_line_and_a_code(tmp_path: Path) -> None:
     assert segue("--version").startswith("segue 0.")
 
 
-def test_rows_want_to_know_their_column(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
+ROWS = [
+    f"rows{kind}{packed}" for kind in (".jsonl", ".parquet") for packed in ("", ".gz", ".xz", ".bz2", ".zip")
+]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_want_to_know_their_column(name: str, tmp_path: Path) -> None:
+    rows = tmp_path / name
     rows.write_text('{"text": "sea"}\n')
-    said = segue("prepare", rows, "-o", tmp_path / "corpus", code=1)
-    assert said == f"segue: {rows} has rows; say which of their texts is meant: --column text\n"
+    done = CliRunner().invoke(app, ["prepare", str(rows), "-o", str(tmp_path / "corpus")])
+    said = f"{rows} has rows; say which of their texts is meant: --column text"
+    assert (str(done.exception), done.output) == (said, "")
     assert not (tmp_path / "corpus").exists()
