@@ -255,9 +255,11 @@ def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
 def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
     """`<eos>`, `<unk>`, then the words that occur at least `minimum` times, the most frequent first."""
     counts: dict[str, int] = {}
+    words = pre_tokenizers.WhitespaceSplit()  # as the tokenizer cuts; `str.split` knows other blanks
     for text in texts:
-        for word in unicode(text).split():
-            counts[word] = counts.get(word, 0) + 1
+        for line in unicode(text).split("\n"):  # short texts are cut faster
+            for word, _ in words.pre_tokenize_str(line):
+                counts[word] = counts.get(word, 0) + 1
     known = [word for word, count in counts.items() if count >= minimum and word not in (EOS, UNK)]
     return word_tokenizer([EOS, UNK, *sorted(known, key=lambda word: (-counts[word], word))])
 

@@ -94,6 +94,15 @@ def test_words_follow_the_convention_of_wikitext() -> None:
     assert tokenizer.decode([2, 3, 0, 1]).split(b"\n") == [b"the dog", b" <unk>"]
 
 
+@given(st.text("ab \t\n\x0b\x1c\x1d\x1e\x1f\x85\xa0\u2003\u2028\u200b\u3000", min_size=1))
+def test_words_are_learned_as_they_are_cut(text: str) -> None:
+    """One definition of a blank: no text has a word that its own vocabulary does not know."""
+    tokenizer = train_words([text.encode()], 1)
+    ids = tokenizer.encode(text.encode())
+    assert 1 not in ids
+    assert {*ids, 0, 1} == set(range(tokenizer.size))
+
+
 def test_words_are_numbered_by_falling_frequency_then_by_name() -> None:
     tokenizer = train_words([b"c c b b a d d d"], 1)
     assert tokenizer.encode(b"d b c a") == [2, 3, 4, 5]
