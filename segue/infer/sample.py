@@ -1,7 +1,7 @@
 """Choosing the next token. Pure functions of log-probabilities; V is the vocabulary, B lanes."""
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from segue.config import Settings
@@ -10,9 +10,9 @@ from segue.config import Settings
 class Sampling(Settings):
     """How tokens are chosen. Temperature 0 is greedy; top_k 0 and top_p 1 leave all tokens in."""
 
-    temperature: NonNegativeFloat = 1.0
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     top_k: NonNegativeInt = 0
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, gt=0, le=1, allow_inf_nan=False)
 
 
 def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:

@@ -141,6 +141,14 @@ def test_sampling_follows_the_probabilities() -> None:
     assert cold[0] > 430
 
 
+@pytest.mark.parametrize(
+    "settings", [{"temperature": math.inf}, {"temperature": math.nan}, {"top_p": math.nan}]
+)
+def test_sampling_wants_finite_numbers(settings: dict[str, float]) -> None:
+    with pytest.raises(SegueError, match="should be a finite number; found (inf|nan)"):
+        Sampling(**settings)
+
+
 def scored(session: Session, pieces: list[bytes], per: str) -> list[tuple[bytes, float]]:
     return [(found.text, found.nats) for found in stretches(surprises(session, pieces), per, 4)]
 
