@@ -78,7 +78,11 @@ def prepare(
         )
     for name, share in (("valid", valid), ("test", test)):
         if share and name not in header.splits:
-            typer.echo(f"note: there is no {name} split, because too few documents end late enough", err=True)
+            typer.echo(
+                f"note: there is no {name} split: the text is too short to be cut, or no document begins late enough; "
+                f"try a larger --{name}",
+                err=True,
+            )
     typer.echo(
         f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}"
     )

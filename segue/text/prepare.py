@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum, new_folder
-from segue.text.sources import Piece, Source
+from segue.text.sources import LONGEST, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
@@ -70,26 +70,74 @@ def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, P
         bounds.append(("valid", round(total * (1 - config.valid - config.test))))
     if config.test:
         bounds.append(("test", round(total * (1 - config.test))))
-    yield from _cut(source.parts["train"](), bounds)
+    cutter = _Cutter(bounds)
+    for piece in source.parts["train"]():
+        yield from cutter.add(piece)
+    yield from cutter.end()
 
 
-def _cut(pieces: Iterator[Piece], bounds: list[tuple[str, int]]) -> Iterator[tuple[str, Piece]]:
-    """Change the split behind the first line, or at the first document, after each bound."""
-    split, at, documents, line_ended = "train", 0, 0, False
-    for text, begins in pieces:
-        documents += begins
-        rest, first = text, begins
-        seam = documents > 1 if begins else documents == 1 and line_ended  # may be cut before this piece
-        if seam and bounds and at >= bounds[0][1]:
-            split, first = bounds.pop(0)[0], True
-        while bounds and documents == 1:
-            end = rest.find(b"\n", max(0, bounds[0][1] - at - 1)) + 1
-            if not 0 < end < len(rest):  # the line goes on, or ends with the piece
-                break
-            yield split, Piece(rest[:end], first)
-            split, at, rest, first = bounds.pop(0)[0], at + end, rest[end:], True
-        yield split, Piece(rest, first)
-        at, line_ended = at + len(rest), rest.endswith(b"\n")
+class _Cutter:
+    """Gives pieces their splits. After a bound the next begins: with a document or, inside the first one, at a seam."""
+
+    def __init__(self, bounds: list[tuple[str, int]]) -> None:
+        self._bounds = bounds
+        self._split, self._at, self._documents = "train", 0, 0
+        self._held, self._begins = b"", True  # text from `_at` on that may still be cut
+
+    def add(self, piece: Piece) -> Iterator[tuple[str, Piece]]:
+        if piece.begins:
+            yield from self._tell(len(self._held))
+            self._documents, self._begins = self._documents + 1, True
+            if self._documents > 1 and self._bounds and self._at >= self._bounds[0][1]:
+                self._split = self._bounds.pop(0)[0]
+        self._held += piece.text
+        if self._documents == 1:
+            yield from self._cut(over=False)
+            if self._bounds and self._bounds[0][1] - self._at <= len(self._held):
+                return
+        yield from self._tell(len(self._held))
+
+    def end(self) -> Iterator[tuple[str, Piece]]:
+        if self._documents == 1:
+            yield from self._cut(over=True)
+        yield from self._tell(len(self._held))
+
+    def _cut(self, over: bool) -> Iterator[tuple[str, Piece]]:
+        while self._bounds:
+            end = seam(self._held, max(1, self._bounds[0][1] - self._at), over)
+            if not end:
+                return
+            yield from self._tell(end)
+            self._split, self._begins = self._bounds.pop(0)[0], True
+
+    def _tell(self, size: int) -> Iterator[tuple[str, Piece]]:
+        if size:
+            yield self._split, Piece(self._held[:size], self._begins)
+            self._at, self._held, self._begins = self._at + size, self._held[size:], False
+
+
+def seam(text: bytes, place: int, over: bool) -> int:
+    """Where a document is cut, at or after a place: behind a line or, if that has no end nearby, inside it.
+
+    0 where it cannot be cut, or, as long as the text is not `over`, where more of it must be seen first.
+    """
+    line = text.find(b"\n", place - 1, place + LONGEST) + 1
+    if 0 < line < len(text):
+        return line
+    if not over and (line or len(text) < place + LONGEST):
+        return 0
+    return _inside_line(text.rstrip(b"\r\n") if over else text, place)
+
+
+def _inside_line(text: bytes, place: int) -> int:
+    """Behind a blank, else behind a whole character, else (in what is no UTF-8) right there."""
+    blank = text.find(b" ", place - 1) + 1
+    if 0 < blank < len(text):
+        return blank
+    whole = (
+        at for at in range(place, place + 4) if text[at : at + 1] and text[at] & 0b1100_0000 != 0b1000_0000
+    )
+    return next(whole, place if place + 4 <= len(text) else 0)
 
 
 def _written(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:

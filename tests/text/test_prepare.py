@@ -58,19 +58,33 @@ SHARES = st.sampled_from([0.0, 0.0625, 0.25, 0.4375])
 """Exact in binary, so that bounds round alike however they are worked out."""
 
 
-@given(text=st.text("ab\n", min_size=1).map(str.encode), length=st.integers(1, 30), valid=SHARES, test=SHARES)
+def seam_after(text: bytes, place: int) -> int | None:
+    """Where one document is cut at or after a place: behind a line, else a blank, else a whole character."""
+    body = len(text.rstrip(b"\n"))
+    lines = [end for end in range(place, len(text)) if text[end - 1 : end] == b"\n"]
+    blanks = [end for end in range(place, body) if text[end - 1 : end] == b" "]
+    characters = [end for end in range(place, body) if text[end] & 0b1100_0000 != 0b1000_0000]
+    return next(iter(lines + blanks + characters), None)
+
+
+@given(
+    text=st.text("ab\n", min_size=1).map(str.encode) | st.text("ab \né", min_size=1).map(str.encode),
+    length=st.integers(1, 30),
+    valid=SHARES,
+    test=SHARES,
+)
 @example(text=b"one\ntwo\nthree\nfour\n", length=4, valid=0.4375, test=0.25)
+@example(text=b"one line, and nothing else", length=4, valid=0.25, test=0.25)
 def test_one_document_is_cut_at_line_ends_wherever_its_pieces_end(
     text: bytes, length: int, valid: float, test: float
 ) -> None:
-    ends = [place + 1 for place in range(len(text) - 1) if text[place : place + 1] == b"\n"]
     expected, begin, split = {}, 0, "train"
     for name, share, held_out in (("valid", valid, valid + test), ("test", test, test)):
         bound = round(len(text) * (1 - held_out))
-        places = [end for end in ends if end >= max(bound, begin + 1)]
-        if share and places:
-            expected[split] = text[begin : places[0]]
-            split, begin = name, places[0]
+        seam = seam_after(text, max(bound, begin + 1))
+        if share and seam:
+            expected[split] = text[begin:seam]
+            split, begin = name, seam
         elif share:
             break
     expected[split] = text[begin:]
@@ -80,6 +94,43 @@ def test_one_document_is_cut_at_line_ends_wherever_its_pieces_end(
         split for split, piece in split_pieces(source_of(text, length=length), config) if piece.begins
     )
     assert begins == dict.fromkeys(expected, 1)
+
+
+def test_a_file_of_one_line_is_split(tmp_path: Path) -> None:
+    line = b"one long line without an end " * 40
+    assert [len(text) for text in splits_of(source_of(line), PrepareConfig()).values()] == [1044, 58, 58]
+    assert [len(text) for text in splits_of(source_of(b"x" * 1000), PrepareConfig()).values()] == [
+        900,
+        50,
+        50,
+    ]
+    binary = splits_of(source_of(b"\x80" * 1000), PrepareConfig())  # no character of UTF-8 begins anywhere
+    assert [len(text) for text in binary.values()] == [900, 50, 50]
+    bpe = prepared(
+        source_of("東京".encode() * 300), tmp_path / "corpus", PrepareConfig(tokenizer="bpe", size=260)
+    )
+    assert {name: split.documents for name, split in bpe.splits.items()} == {
+        "train": 1,
+        "valid": 1,
+        "test": 1,
+    }
+
+
+def test_a_line_is_cut_when_its_end_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segue.text.prepare.LONGEST", 20)
+    near, far = b"x" * 80 + b"y" * 9 + b"\n" + b"z" * 10, b"x" * 80 + b"y" * 18 + b"\n" + b"z"
+    config = PrepareConfig(valid=0, test=0.4375)
+    assert [len(text) for text in splits_of(source_of(near, length=7), config).values()] == [56, 44]
+    assert [len(text) for text in splits_of(source_of(far), config).values()] == [56, 44]
+    late = PrepareConfig(valid=0, test=0.1875)
+    assert [len(text) for text in splits_of(source_of(near, length=7), late).values()] == [90, 10]
+
+
+def test_what_follows_a_document_of_one_line_is_split_off_before_the_line_is_cut() -> None:
+    assert splits_of(source_of(b"a" * 90, b"b" * 10), PrepareConfig(valid=0, test=0.1875)) == {
+        "train": b"a" * 90,
+        "test": b"b" * 10,
+    }
 
 
 @given(
