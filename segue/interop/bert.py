@@ -1,8 +1,6 @@
 """Hugging Face's BERT folders: config.json and model.safetensors, into an `Encoder`."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +10,7 @@ from torch import Tensor
 from segue.config import EncoderConfig
 from segue.errors import SourceError
 from segue.nn.encoder import Encoder
+from segue.text.parsing import read_object
 
 NAMES = {
     "attention.self.query": "attention.query",
@@ -45,10 +44,7 @@ def load_bert(folder: Path | str) -> Encoder:
 
 
 def _config(folder: Path) -> EncoderConfig:
-    try:
-        theirs: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{folder} has no readable config.json: {error}") from None
+    theirs = read_object(folder / "config.json")
     wanted = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
     for name, value in wanted.items():
         if theirs.get(name, value) != value:

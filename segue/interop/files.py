@@ -3,7 +3,6 @@
 The only place that calls `torch.load`, and only for tensors (`weights_only=True`).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from segue.errors import SourceError
 from segue.files import whole_folder
 from segue.interop import huggingface, reference
 from segue.nn.xl import TransformerXL
+from segue.text.parsing import parse_json
 from segue.text.tokenizer import Tokenizer, word_tokenizer
 
 LAYOUTS: Mapping[str, ModuleType] = {"reference": reference, "huggingface": huggingface}
@@ -158,10 +158,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"the config in {path} is no JSON: {error}") from None
+    value = parse_json(text, f"the config in {path}")
     if not isinstance(value, dict):
         raise SourceError(f"the config in {path} should be an object; found {type(value).__name__}")
     return value

@@ -9,7 +9,6 @@ Splits are ranges of ids.bin, train first.
 """
 
 import hashlib
-import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.files import whole_folder
+from segue.text.parsing import read_object
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
 HEADER, IDS, ENDS, TOKENIZER = "corpus.json", "ids.bin", "ends.bin", "tokenizer.json"
@@ -118,13 +118,7 @@ def read_header(folder: Path) -> CorpusHeader:
         raise SourceError(
             f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
         )
-    try:
-        values = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{folder / HEADER} is no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise SourceError(f"{folder / HEADER} should hold an object; found {type(values).__name__}")
-    header = CorpusHeader(**values)
+    header = CorpusHeader(**read_object(folder / HEADER))
     for name, checksum in header.checksums.items():
         if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
             raise SourceError(

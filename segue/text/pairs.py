@@ -9,7 +9,6 @@
 The model knows two symbols more than the tokenizer: a target begins with `start`, and both sides end with `end`.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -22,6 +21,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum, new_folder
+from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
 from segue.text.sources import open_any
 from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe
@@ -110,10 +110,7 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
             for number, line in enumerate(file, start=1):
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise SourceError(f"line {number} of {path} is no JSON: {error}") from None
+                row = parse_json(line, f"line {number} of {path}")
                 texts = [row.get(name) if isinstance(row, dict) else None for name in (source, target)]
                 if not all(isinstance(text, str) for text in texts):
                     raise SourceError(f"line {number} of {path} has no text under '{source}' and '{target}'")
@@ -253,10 +250,7 @@ def open_pairs(folder: Path | str) -> PairSet:
         raise SourceError(
             f"{folder} holds no prepared pairs (it has no {HEADER}); make them: segue prepare-pairs"
         )
-    try:
-        header = PairsHeader(**json.loads((folder / HEADER).read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise SourceError(f"{folder / HEADER} is no JSON object: {error}") from None
+    header = PairsHeader(**read_object(folder / HEADER))
     for name, checksum in header.checksums.items():
         if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
             raise SourceError(

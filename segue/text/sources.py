@@ -7,7 +7,6 @@ character; `begins` marks the first piece of a document.
 import bz2
 import gzip
 import io
-import json
 import lzma
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from segue.errors import SourceError
+from segue.text.parsing import parse_json
 
 BLOCK = 2**20
 PACKED = (".gz", ".xz", ".bz2", ".zip")
@@ -183,10 +183,7 @@ def from_jsonl(path: Path, column: str) -> Source:
     def rows() -> Iterator[Any]:
         with open_any(path) as file:
             for number, line in enumerate(file, start=1):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise SourceError(f"line {number} of {path} is no JSON: {error}") from None
+                yield parse_json(line, f"line {number} of {path}")
 
     return from_rows(str(path), rows, column)
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_refused() -> None:
 
 
 def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no readable config.json"):
+    with pytest.raises(SourceError, match="config.json could not be read: No such file"):
         load_bert(tmp_path)
     config = {"model_type": "roberta"}
     (tmp_path / "config.json").write_text(json.dumps(config))
