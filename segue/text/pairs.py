@@ -24,7 +24,7 @@ from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum, new_folder
 from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
 from segue.text.sources import open_any
-from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe
+from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, unicode
 
 HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
 
@@ -82,7 +82,7 @@ def from_two_files(source: Path, target: Path) -> Pairs:
                         f"{short} has {number - 1:,} lines and {long} {number + more:,}; "
                         "line by line they should be translations of each other"
                     )
-                yield ours.strip(), theirs.strip()
+                yield _side(ours, f"line {number} of {source}"), _side(theirs, f"line {number} of {target}")
 
     return pairs
 
@@ -93,13 +93,13 @@ def from_tabs(path: Path) -> Pairs:
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
             for number, line in enumerate(file, start=1):
-                fields = line.rstrip(b"\r\n").split(b"\t")
+                name, fields = f"line {number} of {path}", line.rstrip(b"\r\n").split(b"\t")
                 if len(fields) != 2:
                     raise SourceError(
-                        f"line {number} of {path} has {len(fields)} fields; two were expected, source and target, "
+                        f"{name} has {len(fields)} fields; two were expected, source and target, "
                         "with one tab between them and none inside"
                     )
-                yield fields[0].strip(), fields[1].strip()
+                yield _side(fields[0], name), _side(fields[1], name)
 
     return pairs
 
@@ -110,14 +110,25 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
             for number, line in enumerate(file, start=1):
-                row = parse_json(line, f"line {number} of {path}")
-                texts = [row.get(name) if isinstance(row, dict) else None for name in (source, target)]
+                name = f"line {number} of {path}"
+                row = parse_json(line, name)
+                texts = [row.get(key) if isinstance(row, dict) else None for key in (source, target)]
                 if not all(isinstance(text, str) for text in texts):
-                    raise SourceError(f"line {number} of {path} has no text under '{source}' and '{target}'")
-                ours, theirs = (str(text).encode().replace(b"\n", b" ").strip() for text in texts)
+                    raise SourceError(f"{name} has no text under '{source}' and '{target}'")
+                try:
+                    ours, theirs = (b" ".join(str(text).encode().splitlines()).strip() for text in texts)
+                except UnicodeEncodeError as error:  # JSON can name half a character
+                    raise SourceError(f"{name} holds half a character: {error}") from None
                 yield ours, theirs
 
     return pairs
+
+
+def _side(text: bytes, name: str) -> bytes:
+    """A side of a pair, without the blanks around it."""
+    side = text.strip()
+    unicode(side, name, "convert it")
+    return side
 
 
 def held_out(parts: Mapping[str, Pairs]) -> dict[str, Pairs]:

@@ -212,15 +212,16 @@ def comes_back(tokenizer: Tokenizer, ids: np.ndarray[Any, Any], text: bytes) -> 
     return bytes_of(tokenizer, ids) == len(text) and tokenizer.decode(ids) == text
 
 
-def unicode(text: bytes) -> str:
+def unicode(
+    text: bytes, name: str = "this text", hint: str = "convert it, or use the bytes tokenizer"
+) -> str:
     """UTF-8, or an error that says where it is not."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
         found = text[error.start : error.start + 4]
         raise InputError(
-            f"this text is not UTF-8: found {found!r} after {text[max(0, error.start - 20) : error.start]!r}; "
-            "convert it, or use the bytes tokenizer"
+            f"{name} is not UTF-8: found {found!r} after {text[max(0, error.start - 20) : error.start]!r}; {hint}"
         ) from None
 
 

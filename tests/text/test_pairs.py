@@ -117,6 +117,35 @@ def test_what_cannot_be_paired_is_refused(tmp_path: Path) -> None:
         open_pairs(tmp_path / "pairs")
 
 
+def test_what_is_strange_in_a_file_is_taken_or_named(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    other.write_bytes(b"fine\nfine\n")
+    rows, tabs, lines = from_rows(path, "s", "t"), from_tabs(path), from_two_files(other, path)
+
+    def taken(read: Pairs, text: bytes, *wanted: tuple[bytes, bytes]) -> None:
+        path.write_bytes(text)
+        assert list(read()) == list(wanted)
+
+    def named(read: Pairs, text: bytes, match: str) -> None:
+        path.write_bytes(text)
+        with pytest.raises(SegueError, match=match) as caught:
+            list(read())
+        assert "\n" not in str(caught.value)
+
+    taken(rows, rb'{"s": "a\r\nb\n\nc\rd", "t": "e\u0000"}' + b"\r\n", (b"a b  c d", b"e\0"))
+    taken(tabs, b"a\0b\tc\r\n", (b"a\0b", b"c"))
+    taken(lines, b"\r\nb\r\n", (b"fine", b""), (b"fine", b"b"))
+    named(
+        rows,
+        b'{"s": "a", "t": "b"}\n' + rb'{"s": "\ud83d", "t": "b"}',
+        "line 2 of .*file holds half a character",
+    )
+    named(rows, b'{"s": "\xff", "t": "b"}\n', "line 1 of .*file is no JSON")
+    named(rows, b'{"s": "a", "t": "b"}\n\n', "line 2 of .*file is no JSON")
+    named(tabs, b"a\tb\na\xff\tb\n", r"line 2 of .*file is not UTF-8: found b'\\xff' after b'a'; convert it")
+    named(lines, b"b\n\xe6\x9d\n", "line 2 of .*file is not UTF-8")
+
+
 some_lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80).map(
     np.array
 )
