@@ -54,14 +54,18 @@ def translate(
     changes = {"width": width, "penalty": penalty}
     told = {name: value for name, value in changes.items() if value is not None}
     how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
-    found, done, cut = [], 0, 0
+    done, cut, first = 0, 0, ""
+    every: list[str] = []  # for a reference alone: a pipe may never end
     some: list[tuple[int, bytes]] = []
     with Progress("sentences") as progress:
         for texts in translate_stream(translator, _noted(_lines(file), some), translating=how, best=best):
             done += 1
             progress.update("translating", done, 0)
-            found.append(texts[0].text)
             cut += texts[0].cut
+            if reference is not None:
+                every.append(texts[0].text)
+            if some and some[0][0] == done - 1:
+                first = texts[0].text
             for one in texts:
                 typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
     if cut:
@@ -73,9 +77,9 @@ def translate(
             "warning: hardly any word of this is known; is it the language that the model reads?", err=True
         )
     if attention is not None:
-        _show(translator, some, found, attention)
+        _show(translator, some, first, attention)
     if reference is not None:
-        _tell(found, reference)
+        _tell(every, reference)
 
 
 def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator[bytes]":
@@ -86,14 +90,13 @@ def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator
         yield line
 
 
-def _show(translator: "Translator", some: list[tuple[int, bytes]], found: list[str], path: Path) -> None:
+def _show(translator: "Translator", some: list[tuple[int, bytes]], text: str, path: Path) -> None:
     from segue.lab.attention_page import attention_page, write_page
     from segue.lab.looking import translator_views
 
     if not some:
         raise InputError("there is nothing to show: every line was empty")
-    number, line = some[0]
-    text = found[number]
+    _, line = some[0]
     views = translator_views(translator, line, text)
     told = f"{line.decode(errors='replace')} → {text}"
     write_page(path, attention_page("Where each token looks", told, views, first=len(views) - 1))
