@@ -1,13 +1,17 @@
 """`segue generate`: a model goes on speaking."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.errors import InputError
+
+if TYPE_CHECKING:
+    from segue.infer.session import Session
 
 EXAMPLE = 'Example: segue generate runs/demo --prompt "def read(self" --tokens 400 --temperature 0.8'
 
@@ -40,15 +44,14 @@ def generate(
 
     session = start_session(placed(load(run), device, int8), memory=memory)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    text = _prompt(prompt, prompt_file)
-    session.feed(text)
+    text = _fed(session, _prompt(prompt, prompt_file))
     if samples > 1 and (stop or not tokens):
         raise InputError("several samples at once want a number of tokens, and no stop strings")
     if samples > 1:
         for number, sample in enumerate(generate_samples(session, samples, tokens, sampling, seed), start=1):
-            typer.echo(f"--- {number}\n{text.decode(errors='replace')}{sample}")
+            typer.echo(f"--- {number}\n{text}{sample}")
         return
-    sys.stdout.write(text.decode(errors="replace"))
+    sys.stdout.write(text)
     try:
         for piece in session.stream(tokens or None, sampling, seed=seed, stop=stop or ()):
             sys.stdout.write(piece)
@@ -58,11 +61,25 @@ def generate(
     sys.stdout.write("\n")
 
 
+def _fed(session: "Session", prompt: bytes) -> str:
+    """Read the prompt, or what a text begins with where there is none; the text to show of it."""
+    import torch
+
+    from segue.text.tokenizer import beginning
+
+    if prompt:
+        session.feed(prompt)
+        return prompt.decode(errors="replace")
+    ids = beginning(session.tokenizer)
+    session.reader, _ = session.reader.read(torch.tensor([ids]))
+    return "\n" if session.tokenizer.decode(ids) == b"\n" else ""
+
+
 def _prompt(prompt: str | None, file: Path | None) -> bytes:
     if prompt is not None and file is not None:
         raise InputError("--prompt and --prompt-file say two things; give one")
     if file is None:
-        return (prompt or "\n").encode()
+        return os.fsencode(prompt or "")  # what is no UTF-8 comes as it was typed
     try:
         return file.read_bytes()
     except OSError as error:

@@ -8,6 +8,7 @@ import codecs
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,9 @@ from tokenizers import Tokenizer as TokenizerFile
 from segue.errors import InputError, SourceError
 
 EOS, UNK = "<eos>", "<unk>"
+
+END_OF_TEXT = (EOS, "<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]")
+"""What tokenizers call the end of a text."""
 
 BLOCK = 2**16
 """Ids that are looked at together."""
@@ -56,6 +60,9 @@ class Tokenizer(Protocol):
     @property
     def sizes(self) -> np.ndarray[Any, Any]:
         """(V,) Bytes that each id stands for, wherever it occurs."""
+
+    def id_of(self, symbol: str) -> int | None:
+        """The id of a symbol that is not text but a sign, such as `<eos>`, if there is one."""
 
     @property
     def lossless(self) -> bool:
@@ -99,6 +106,9 @@ class ByteTokenizer:
     @property
     def sizes(self) -> np.ndarray[Any, Any]:
         return np.ones(self.size, dtype=np.int64)
+
+    def id_of(self, symbol: str) -> int | None:  # noqa: ARG002
+        return None
 
     @property
     def lossless(self) -> bool:
@@ -165,6 +175,10 @@ class TextTokenizer:
             sizes[number] = len(symbol) if whole else len(self.decode([number]))
         return sizes
 
+    def id_of(self, symbol: str) -> int | None:
+        number: int | None = self._file.token_to_id(symbol)
+        return number
+
     @cached_property
     def lossless(self) -> bool:
         try:
@@ -181,6 +195,16 @@ class TextTokenizer:
 
     def json(self) -> str:
         return str(self._file.to_str(pretty=False)) + "\n"
+
+
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """Ids to begin with where there is no text: a newline, else the sign at a text's end, else the first id."""
+    with suppress(InputError):
+        newline = [int(number) for number in tokenizer.encode(b"\n")]
+        if tokenizer.decode(newline) == b"\n":
+            return newline
+    known = (tokenizer.id_of(sign) for sign in END_OF_TEXT)
+    return [next((number for number in known if number is not None), 0)]
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -16,6 +16,7 @@ from segue.text.tokenizer import (
     ByteTokenizer,
     TextTokenizer,
     Tokenizer,
+    beginning,
     bytes_of,
     comes_back,
     digest,
@@ -203,6 +204,16 @@ def test_only_bytes_and_byte_level_bpe_keep_every_text() -> None:
     lower = TokenizerFile.from_str(tiny_bpe().json())
     lower.normalizer = normalizers.Lowercase()
     assert not TextTokenizer(lower).lossless
+
+
+def test_a_text_begins_with_a_newline_or_with_the_end_of_another() -> None:
+    assert beginning(ByteTokenizer()) == [10]
+    assert beginning(train_words([b"a b"], 1)) == [0]  # <eos>
+    assert beginning(word_tokenizer(["a", "b", "</s>"])) == [2]
+    assert beginning(word_tokenizer(["<unk>", "b"])) == [0]
+    assert beginning(train_characters([b"ab"], 1)) == [0]
+    assert beginning(ByteTokenizer(b"ab")) == [0]
+    assert tiny_bpe().decode(beginning(tiny_bpe())) == b"\n"
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
