@@ -35,7 +35,9 @@ DOORS = {("checkpoint.py", "segue.infer.session")}
 """The one way up: `bundle.session()` is what users hold in the hand, and imports its room when it is called."""
 
 STEP = {room: step for step, rooms in enumerate(STAIRS) for room in rooms}
-ONLY = {"torch.load": "interop/files.py", "torch.distributed": "distributed.py", "print": "cli/"}
+PRINTING = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write")
+ONLY = {"torch.load": "interop/files.py", "torch.distributed": "distributed.py"}
+ONLY |= dict.fromkeys(PRINTING, "cli/terminal.py")
 NEVER = ("eval", "exec", "pickle.load", "pickle.loads", "torch.save", "marshal.loads", "os.system")
 
 

@@ -21,6 +21,7 @@ from segue.cli import (
     training,
     translating,
 )
+from segue.cli.terminal import echo, tell
 from segue.errors import OtherRankError, SegueError
 
 app = typer.Typer(
@@ -54,7 +55,7 @@ def _segue(version: bool = typer.Option(False, "--version", help="Show the versi
     if version:
         from segue import __version__
 
-        typer.echo(f"segue {__version__}")
+        echo(f"segue {__version__}")
         raise typer.Exit
 
 
@@ -66,5 +67,5 @@ def main() -> None:
         time.sleep(1)  # torchrun ends all ranks as soon as one has ended: let the one speak that has to
         sys.exit(1)
     except SegueError as error:
-        print(f"segue: {error}", file=sys.stderr)
+        tell(f"segue: {error}")
         sys.exit(1)

@@ -1,11 +1,13 @@
 """`segue attention`: a page that shows where each token of a text looks."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segue.cli.machine import Threads, use
+from segue.cli.terminal import echo
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,11 +47,11 @@ def attention(
     use(threads, "cpu")
     from segue.lab.attention_page import attention_page, write_page
 
-    told = _read(file) if file is not None else (text or "").encode()
+    told = _read(file) if file is not None else os.fsencode(text or "")
     words, views = _views(run, told, segment, memory)
     page = attention_page("Where each token looks", words, views, first=len(views) - 1)
     write_page(output, page)
-    typer.echo(f"{output}: open it in a browser")
+    echo(f"{output}: open it in a browser")
 
 
 def _read(file: Path) -> bytes:

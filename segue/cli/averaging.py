@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from segue.cli.terminal import echo
+
 EXAMPLE = "Example: segue average runs/en-de --last 5 -o models/en-de"
 
 
@@ -19,4 +21,4 @@ def average(
     from segue.checkpoint import average as mean
 
     mean(run, last).save(output)
-    typer.echo(f"{output}: the mean of the last {last} checkpoints of {run}")
+    echo(f"{output}: the mean of the last {last} checkpoints of {run}")

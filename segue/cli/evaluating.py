@@ -10,6 +10,7 @@ import typer
 from segue.cli.judging import judge_translator, trained_on
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def evaluate(
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
     if ranks.size > 1:
         facts |= {"ranks": ranks.size, "overlap": model.looks_back(reading)}
-    typer.echo(json.dumps(facts) if as_json else _said(facts))
+    echo(json.dumps(facts) if as_json else _said(facts))
 
 
 def _check_ways(ranks: int, *chosen: bool) -> None:

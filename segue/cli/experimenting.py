@@ -10,6 +10,7 @@ import typer
 
 from segue.cli.machine import Threads, use
 from segue.cli.progress import Progress, duration
+from segue.cli.terminal import echo, tell
 from segue.errors import InputError
 from segue.lab.experiment import TITLES, Report, Setting, experiment
 
@@ -60,8 +61,8 @@ def lab(
 
     page, notes = write_report(output, draw=names)
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
-    typer.echo(f"{page}: open it in a browser")
+        tell(f"note: {note}")
+    echo(f"{page}: open it in a browser")
 
 
 def _measure(
@@ -88,7 +89,7 @@ def _measure(
             except KeyboardInterrupt:
                 raise InputError(f"stopped in {name}; the same command goes on from there") from None
             took = duration(time.monotonic() - begin) if fresh else "was there already"
-            typer.echo(f"{where}: {took}", err=True)
+            tell(f"{where}: {took}")
 
 
 def _within(progress: Progress, where: str) -> Report:

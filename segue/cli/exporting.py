@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from segue.cli.terminal import echo, tell
+
 EXAMPLE = "Example: segue export models/wt103 -o wt103-hf --layout huggingface"
 
 
@@ -28,8 +30,8 @@ def export(
     from segue.checkpoint import load
     from segue.interop.files import export_bundle
 
-    typer.echo(f"reading {bundle}", err=True)
+    tell(f"reading {bundle}")
     notes = export_bundle(load(bundle), output, layout.value)
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
-    typer.echo(f"{output}: written in the {layout.value} layout")
+        tell(f"note: {note}")
+    echo(f"{output}: written in the {layout.value} layout")

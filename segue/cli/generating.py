@@ -1,13 +1,13 @@
 """`segue generate`: a model goes on speaking."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segue.cli.machine import Device, Int8, Threads, placed, use
+from segue.cli.terminal import echo
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,16 +49,15 @@ def generate(
         raise InputError("several samples at once want a number of tokens, and no stop strings")
     if samples > 1:
         for number, sample in enumerate(generate_samples(session, samples, tokens, sampling, seed), start=1):
-            typer.echo(f"--- {number}\n{text}{sample}")
+            echo(f"--- {number}\n{text}{sample}")
         return
-    sys.stdout.write(text)
+    echo(text, end="")
     try:
         for piece in session.stream(tokens or None, sampling, seed=seed, stop=stop or ()):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            echo(piece, end="")
     except KeyboardInterrupt:
         pass
-    sys.stdout.write("\n")
+    echo("")
 
 
 def _fed(session: "Session", prompt: bytes) -> str:

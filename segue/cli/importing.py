@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from segue.cli.terminal import echo, tell
+
 EXAMPLE = "Example: segue import transfo-xl-wt103/ -o models/wt103 --vocab vocab.txt"
 
 
@@ -34,13 +36,13 @@ def import_(
     """
     from segue.interop.files import import_bundle
 
-    typer.echo(f"reading {source}", err=True)
+    tell(f"reading {source}")
     bundle = import_bundle(source, config=config, vocab=vocab)
-    typer.echo(f"writing {output}", err=True)
+    tell(f"writing {output}")
     bundle.save(output)
     count = sum(parameter.numel() for parameter in bundle.model.parameters())
     reach = bundle.reading.reach
-    typer.echo(
+    echo(
         f"{output}: {count:,} parameters; reads with memory {reach.memory}, clamp {reach.clamp or 'none'}, "
         f"span {reach.span or 'none'}, initial {reach.initial}"
     )

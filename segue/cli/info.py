@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from segue.cli.terminal import echo
+
 if TYPE_CHECKING:
     from segue.config import LayersConfig
     from segue.presets import Preset
@@ -36,10 +38,10 @@ def info(
     else:
         found = _bundle(Path(name)) if Path(name).exists() else _preset(name)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
     for key, value in _flat(found):
-        typer.echo(f"{key:<28} {value}")
+        echo(f"{key:<28} {value}")
 
 
 def _list_presets(as_json: bool) -> None:
@@ -47,7 +49,7 @@ def _list_presets(as_json: bool) -> None:
 
     rows = {name: _facts(preset) for name, preset in PRESETS.items()}
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -70,7 +72,7 @@ def _list_presets(as_json: bool) -> None:
             row["published"],
         )
     Console().print(table)
-    typer.echo("\ntrain, read: memory in float32.  segue info PRESET shows all of one.")
+    echo("\ntrain, read: memory in float32.  segue info PRESET shows all of one.")
 
 
 def _preset(name: str) -> dict[str, Any]:

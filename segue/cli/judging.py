@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-import typer
-
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo, tell
 from segue.errors import InputError
 
 
@@ -25,19 +24,18 @@ def judge_translator(run: Path, data: Path | None, split: str, device: str, as_j
     with Progress("sentences") as progress:
         found = judge(translator, pairs, split, report=progress.update)
     if found.cut:
-        typer.echo(
+        tell(
             f"warning: {found.cut:,} sources had more than {translator.translating.longest} tokens; "
-            "their ends were not read",
-            err=True,
+            "their ends were not read"
         )
     facts = found._asdict() | {"perplexity": found.perplexity, "split": split}
     if as_json:
-        typer.echo(json.dumps(facts))
+        echo(json.dumps(facts))
         return
-    typer.echo(f"{split}: {found.pairs:,} pairs, perplexity {found.perplexity:.3f}, {found.exact:.2%} exact")
+    echo(f"{split}: {found.pairs:,} pairs, perplexity {found.perplexity:.3f}, {found.exact:.2%} exact")
     for name, figure in (("BLEU", found.bleu), ("chrF", found.chrf)):
         if figure is not None:
-            typer.echo(f"{name} {figure.score:.1f}  {figure.signature}")
+            echo(f"{name} {figure.score:.1f}  {figure.signature}")
 
 
 def trained_on(run: Path, data: Path | None) -> Path:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo, tell
 from segue.errors import SourceError
 
 if TYPE_CHECKING:
@@ -78,16 +79,15 @@ def prepare_pairs(
     with Progress("pairs") as progress:
         header = prepare(parts, output, config, progress.update)
     for name, split in header.splits.items():
-        typer.echo(f"{name:<6} {split.pairs:>11,} pairs {split.tokens:>13,} tokens")
+        echo(f"{name:<6} {split.pairs:>11,} pairs {split.tokens:>13,} tokens")
         if split.empty:
-            typer.echo(f"note: {split.empty:,} pairs of {name} had an empty side and were left out", err=True)
+            tell(f"note: {split.empty:,} pairs of {name} had an empty side and were left out")
         if split.cut:
-            typer.echo(
-                f"note: {split.cut:,} sides of {name} have more than {longest} tokens; the rest of them is not read",
-                err=True,
+            tell(
+                f"note: {split.cut:,} sides of {name} have more than {longest} tokens; the rest of them is not read"
             )
     preset = "dates-cpu" if task else "multi30k-cpu"
-    typer.echo(f"{output}: {header.vocab:,} symbols. Next: segue train {preset} --data {output}")
+    echo(f"{output}: {header.vocab:,} symbols. Next: segue train {preset} --data {output}")
 
 
 def _parts(

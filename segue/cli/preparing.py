@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo, tell
 from segue.errors import SourceError
 
 if TYPE_CHECKING:
@@ -73,19 +74,14 @@ def prepare(
     with Progress("bytes") as progress:
         header = prepare_corpus(_source(source, file, glob, column), output, config, progress.update)
     for name, split in header.splits.items():
-        typer.echo(
-            f"{name:<6} {split.tokens:>13,} tokens {split.bytes:>13,} bytes {split.documents:>9,} documents"
-        )
+        echo(f"{name:<6} {split.tokens:>13,} tokens {split.bytes:>13,} bytes {split.documents:>9,} documents")
     for name, share in (("valid", valid), ("test", test)):
         if share and name not in header.splits:
-            typer.echo(
+            tell(
                 f"note: there is no {name} split: the text is too short to be cut, or no document begins late enough; "
-                f"try a larger --{name}",
-                err=True,
+                f"try a larger --{name}"
             )
-    typer.echo(
-        f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}"
-    )
+    echo(f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}")
 
 
 def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Source":
@@ -96,7 +92,7 @@ def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Sou
     if name == "stdlib":
         return sources.standard_library()
     if name in PUBLISHED:
-        return published(name, copy, lambda text: typer.echo(text, err=True))
+        return published(name, copy, tell)
     if name == "-":
         return sources.from_pipe()
     if column is not None:

@@ -5,6 +5,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from segue.cli.terminal import draw, wipe
+
 
 class Progress:
     """How far, how fast, how long still."""
@@ -29,10 +31,13 @@ class Progress:
 
     def show(self, line: str) -> None:
         """One line, in place of the one before if this is a terminal."""
-        end = "" if self.terminal else "\n"
-        begin = "\r\x1b[2K" if self.terminal else ""
-        print(f"{begin}{line}", end=end, file=sys.stderr, flush=True)
+        draw(line)
         self._drawn = True
+
+    def clear(self) -> None:
+        """Make room for other text."""
+        if self._drawn:
+            wipe()
 
     def __enter__(self) -> Self:
         return self
@@ -40,8 +45,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._drawn and self.terminal:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+        self.clear()
 
 
 def duration(seconds: float) -> str:

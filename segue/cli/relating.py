@@ -9,6 +9,7 @@ import typer
 from segue.cli.evaluating import corpus_of
 from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def recl(
     stream = corpus_of(runs[0], data, bundles[str(runs[0])]).stream(split)
     with Progress("positions") as progress:
         found = relative_lengths(group, stream, plan, progress.update)
-    typer.echo(json.dumps(_facts(found, plan)) if as_json else _said(found, plan))
+    echo(json.dumps(_facts(found, plan)) if as_json else _said(found, plan))
 
 
 def _check_comparable(runs: list[Path], bundles: "dict[str, Bundle]") -> None:

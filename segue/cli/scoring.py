@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.cli.machine import Device, Int8, Threads, placed, use
+from segue.cli.terminal import echo
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def score(
     session = start_session(placed(load(run), device, int8), memory=memory)
     found = stretches(surprises(session, _pieces(file)), per.value, window)
     for stretch in most_surprising(found, top) if top else found:
-        typer.echo(_line(stretch, session.tokenizer.lossless, as_json))
+        echo(_line(stretch, session.tokenizer.lossless, as_json))
 
 
 def _pieces(file: str) -> Iterator[bytes]:

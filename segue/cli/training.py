@@ -11,6 +11,7 @@ import typer
 
 from segue.cli.machine import Threads, matmul_peak, use
 from segue.cli.progress import Progress, duration
+from segue.cli.terminal import echo, tell
 from segue.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def train(
         if not ranks.first:
             return
     if watch.reason == "interrupted":
-        typer.echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
+        echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
         raise typer.Exit(1)
-    typer.echo(f"{folder}: {watch.step:,} steps in {duration(watch.seconds)}. Next: segue eval {folder}")
+    echo(f"{folder}: {watch.step:,} steps in {duration(watch.seconds)}. Next: segue eval {folder}")
 
 
 def _vectors(path: Path | None) -> "Vectors | None":
@@ -187,9 +188,11 @@ class _Watch:
         elif event.kind == "progress":
             self._progress.update(event.values["task"], event.values["done"], event.values["total"])
         elif event.kind == "valid":
-            typer.echo(f"\rstep {event.step}: validation {_validated(event.values)}")
+            self._progress.clear()
+            echo(f"step {event.step}: validation {_validated(event.values)}")
         elif event.kind in ("note", "warning"):
-            typer.echo(f"{event.kind}: {event.values['text']}", err=True)
+            self._progress.clear()
+            tell(f"{event.kind}: {event.values['text']}")
         elif event.kind == "done":
             self.reason, self.seconds = event.values["reason"], event.values["seconds"]
 

@@ -8,6 +8,7 @@ import typer
 
 from segue.cli.machine import Threads, use
 from segue.cli.progress import Progress
+from segue.cli.terminal import echo, tell
 from segue.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,15 +68,11 @@ def translate(
             if some and some[0][0] == done - 1:
                 first = texts[0].text
             for one in texts:
-                typer.echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
+                echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
     if cut:
-        typer.echo(
-            f"warning: {cut:,} lines had more than {how.longest} tokens; their ends were not read", err=True
-        )
+        tell(f"warning: {cut:,} lines had more than {how.longest} tokens; their ends were not read")
     if strangeness(translator, [line for _, line in some]) > STRANGE:
-        typer.echo(
-            "warning: hardly any word of this is known; is it the language that the model reads?", err=True
-        )
+        tell("warning: hardly any word of this is known; is it the language that the model reads?")
     if attention is not None:
         _show(translator, some, first, attention)
     if reference is not None:
@@ -100,7 +97,7 @@ def _show(translator: "Translator", some: list[tuple[int, bytes]], text: str, pa
     views = translator_views(translator, line, text)
     told = f"{line.decode(errors='replace')} → {text}"
     write_page(path, attention_page("Where each token looks", told, views, first=len(views) - 1))
-    typer.echo(f"{path}: open it in a browser", err=True)
+    tell(f"{path}: open it in a browser")
 
 
 def _lines(file: Path | None) -> "Iterator[bytes]":
@@ -124,4 +121,4 @@ def _tell(found: list[str], reference: Path) -> None:
     for lower in (False, True):
         for name, measure in (("BLEU", bleu), ("chrF", chrf)):
             score, signature = measure(found, wanted, lower=lower)
-            typer.echo(f"{name} {score:.1f}  {signature}", err=True)
+            tell(f"{name} {score:.1f}  {signature}")
