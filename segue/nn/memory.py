@@ -5,6 +5,7 @@ The newest state of every lane is the last row. Lanes may hold less than others 
 not theirs and is masked. The counters stay on the host whatever the device, so looking at them is free.
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
@@ -178,8 +179,18 @@ class Shelf:
     any more must be copied first.
     """
 
+    taking = threading.Lock()  # of all shelves, since one of each could be neither copied nor pickled
+
     def __init__(self, storage: Tensor, filled: int) -> None:
         self.storage, self.filled = storage, filled
+
+    def take(self, end: int, size: int) -> bool:
+        """Take `size` rows behind `end`. False if another memory, of any thread, has them, or if no room is left."""
+        with self.taking:
+            free = self.filled == end and end + size <= self.storage.size(4)
+            if free:
+                self.filled += size
+            return free
 
     def rows(self, begin: int, end: int) -> "ShelfRows":
         """For each layer (B, rows, 2, H, D)."""
@@ -219,18 +230,20 @@ class ProjectedMemory(Memory):
 
     def with_room(self, size: int) -> Self:
         """The same memory on a shelf with room for `size` more rows behind it, which are taken from now on."""
-        shelf = self.shelf
-        if shelf is None or shelf.filled != self.end or self.end + size > shelf.storage.size(4):
-            capacity = self.size + size + max(size, self.size // 4)
-            heads, wide = self.rows[0].shape[3:]
-            storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
-            shelf = Shelf(storage, self.size)
-            for place, rows in zip(shelf.rows(0, self.size), self.rows, strict=True):
-                place.copy_(rows)
-        begin = shelf.filled - self.size
-        placed = replace(self, rows=shelf.rows(begin, shelf.filled), shelf=shelf, end=shelf.filled)
-        shelf.filled += size
-        return placed
+        shelf, end = self.shelf, self.end
+        if shelf is None or not shelf.take(end, size):
+            shelf, end = self._copied(size), self.size
+        return replace(self, rows=shelf.rows(end - self.size, end), shelf=shelf, end=end)
+
+    def _copied(self, size: int) -> Shelf:
+        """A new shelf with this memory's rows and `size` more, taken, and some to spare."""
+        capacity = self.size + size + max(size, self.size // 4)
+        heads, wide = self.rows[0].shape[3:]
+        storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
+        shelf = Shelf(storage, self.size + size)
+        for place, rows in zip(shelf.rows(0, self.size), self.rows, strict=True):
+            place.copy_(rows)
+        return shelf
 
     def rooms(self, size: int) -> list[Room]:
         """For each layer, what it holds and the room behind it."""

@@ -1,5 +1,12 @@
 """What every memory answers to."""
 
+import copy
+import itertools
+import pickle
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -7,9 +14,11 @@ from torch.utils import _pytree as pytree
 
 from segue.config import Reach
 from segue.errors import InputError
-from segue.nn.memory import Memory, ProjectedMemory, StateMemory, last
+from segue.nn import memory as memory_module
+from segue.nn.memory import Memory, ProjectedMemory, Shelf, StateMemory, last
 from segue.nn.xl import TransformerXL
 from support import build, shape, some_tokens
+from thread_forks import stress
 
 REACH = Reach(memory=6)
 
@@ -62,9 +71,9 @@ def test_it_survives_being_taken_apart(kind: str) -> None:
     rebuilt = type(memory).from_tensors(tensors, memory.reach)
     leaves, plan = pytree.tree_flatten(memory)
     twin = pytree.tree_unflatten(leaves, plan)
-    for copy in (rebuilt, twin, memory.to("cpu")):
-        assert type(copy) is type(memory)
-        assert_close(model(more, copy)[0], model(more, memory)[0], rtol=0, atol=0)
+    for other in (rebuilt, twin, memory.to("cpu")):
+        assert type(other) is type(memory)
+        assert_close(model(more, other)[0], model(more, memory)[0], rtol=0, atol=0)
 
 
 def test_resized_keeps_the_newest(kind: str) -> None:
@@ -139,3 +148,56 @@ def test_what_cannot_be_done_is_refused(kind: str) -> None:
 
 def test_the_newest_none_is_nothing() -> None:
     assert last(torch.ones(1, 3, 2), 0).shape == (1, 0, 2)
+
+
+def room_taken(parent: ProjectedMemory, moment: int) -> tuple[ProjectedMemory, ProjectedMemory | None]:
+    """Room taken by one reader, and by another that cuts in at this moment (counted in opcodes), if it may."""
+    passed, other = itertools.count(), []
+
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = True
+        if frame.f_code.co_filename != memory_module.__file__:
+            return None
+        if event == "opcode" and next(passed) == moment and not Shelf.taking.locked():
+            sys.settrace(None)
+            other.append(parent.with_room(1))
+        return watch
+
+    usual = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        first = parent.with_room(1)
+    finally:
+        sys.settrace(usual)
+    return first, other[0] if other else None
+
+
+@torch.no_grad()
+def test_readers_that_cut_in_on_each_other_never_share_room() -> None:
+    """What threads may do, step by step: at any moment of taking room, another reader does so on the same memory."""
+    model, met = build(shape()), 0
+    _, begin = model(some_tokens(1, 3), model.projected(model.start(reach=REACH)))
+    for moment in range(150):
+        parent = copy.deepcopy(begin)
+        first, second = room_taken(parent, moment)
+        if second is None:
+            continue
+        met += 1
+        assert first.shelf is not second.shelf
+        for taken in (first, second):
+            assert_close(list(taken.rows), list(begin.rows), rtol=0, atol=0)
+    assert met > 20
+
+
+def test_forks_read_by_several_threads_are_those_of_one() -> None:
+    assert stress(rounds=4) == 0
+
+
+@torch.no_grad()
+def test_copies_of_a_memory_read_like_it(kind: str) -> None:
+    model, more = build(shape()), some_tokens(2, 1, seed=1)
+    _, memory = model(more, read(model, kind, 2, [5, 5]))
+    wanted, _ = model(more, memory)
+    for twin in (copy.copy(memory), copy.deepcopy(memory), pickle.loads(pickle.dumps(memory))):  # noqa: S301
+        assert_close(model(more, twin)[0], wanted, rtol=0, atol=0)
+    assert_close(model(more, memory)[0], wanted, rtol=0, atol=0)

@@ -1,0 +1,71 @@
+"""Forks of one memory read by many threads at once, compared bit by bit with what one thread reads.
+
+A test calls it with a few; for a longer look:
+
+    python -c "import sys; sys.path.insert(0, 'tests'); from thread_forks import stress; print(stress(rounds=100_000))"
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from segue.config import Reach
+from segue.nn.memory import Memory
+from segue.nn.xl import TransformerXL
+from support import build, shape, some_tokens
+
+Read = list[Tensor]
+"""Hidden states and memory rows, one after the other."""
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Let threads take turns as often as Python can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+@torch.no_grad()
+def read_on(model: TransformerXL, memory: Memory, tokens: Tensor) -> Read:
+    """Token by token from a fork; the middle of the way is read from twice."""
+    found: Read = []
+    for token in tokens.split(1, dim=1):
+        hidden, after = model(token, memory)
+        again, _ = model(token, memory)
+        found += [hidden, again, *after.rows]
+        memory = after
+    return found
+
+
+def different(first: Read, second: Read) -> bool:
+    return not all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def stress(*, rounds: int, steps: int = 3, threads: int = 8, model: TransformerXL | None = None) -> int:
+    """How many of `rounds * threads` forks differ from the same fork read by one thread. Should be 0."""
+    model = model or build(shape())
+    wrong, gate = 0, threading.Barrier(threads)
+
+    def fork(memory: Memory, tokens: Tensor) -> Read:
+        gate.wait()
+        return read_on(model, memory, tokens)
+
+    with quick_switches(), ThreadPoolExecutor(threads) as pool:
+        for number in range(rounds):
+            with torch.no_grad():
+                begin = model.projected(model.start(reach=Reach(memory=12)))
+                _, parent = model(some_tokens(1, 1 + number % 9, seed=number), begin)
+            ways = [some_tokens(1, steps, seed=number * threads + lane) for lane in range(threads)]
+            together = list(pool.map(fork, [parent] * threads, ways))
+            alone = [read_on(model, parent, way) for way in ways]
+            wrong += sum(map(different, together, alone))
+    return wrong
