@@ -7,6 +7,7 @@
 Letters: B lanes, H heads, T queries, S keys.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ Kind = TypeVar("Kind")
 
 
 def recording(model: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
-    """Weights by the name of the attention that they are of; of several calls, the last one's."""
+    """Weights by the name of the attention that they are of; of several calls by this thread, the last one's."""
     return _recording(model, _weights)
 
 
@@ -47,8 +48,9 @@ def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[s
 @contextmanager
 def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str, Kind]]:
     seen: dict[str, Kind] = {}
+    here = threading.get_ident()  # other threads may read with the same model
     hooks = [
-        part.register_forward_hook(partial(_record, seen, name, look))
+        part.register_forward_hook(partial(_record, seen, name, look, here))
         for name, part in model.named_modules()
         if isinstance(part, Attention)
     ]
@@ -64,10 +66,13 @@ def _record(
     seen: dict[str, Any],
     name: str,
     look: Callable[..., Any],
+    thread: int,
     attention: Attention,
     given: tuple[Any, ...],
     _gathered: Tensor,
 ) -> None:
+    if threading.get_ident() != thread:
+        return
     hidden, keys_values, relation, sight = given
     query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
     seen[name] = look(attention, query, keys_values[0], relation, sight)

@@ -1,5 +1,7 @@
 """Recorded attention is what the model used, and recording changes nothing."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -27,6 +29,18 @@ def test_weights_over_memory_and_segment() -> None:
     seen.clear()
     model(tokens, memory)
     assert not seen
+
+
+@torch.no_grad()
+def test_what_other_threads_read_is_not_recorded() -> None:
+    model = build(shape())
+    memory = model.start(reach=Reach(memory=4))
+    with recording(model) as seen, ThreadPoolExecutor(1) as another:
+        another.submit(model, some_tokens(1, 5), memory).result()
+        assert not seen
+        model(some_tokens(1, 3), memory)
+        another.submit(model, some_tokens(1, 5), memory).result()
+    assert [tuple(weights.shape) for weights in seen.values()] == [(1, 2, 3, 3)] * 2
 
 
 @torch.no_grad()
