@@ -239,7 +239,8 @@ class ProjectedMemory(Memory):
         """A new shelf with this memory's rows and `size` more, taken, and some to spare."""
         capacity = self.size + size + max(size, self.size // 4)
         heads, wide = self.rows[0].shape[3:]
-        storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
+        with torch.inference_mode(False):  # whose tensors could be written to in that mode alone
+            storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
         shelf = Shelf(storage, self.size + size)
         for place, rows in zip(shelf.rows(0, self.size), self.rows, strict=True):
             place.copy_(rows)

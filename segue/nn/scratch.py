@@ -17,5 +17,6 @@ def room_for(use: str, *shape: int, like: Tensor) -> Tensor:
     rooms: dict[tuple[str, torch.dtype], Tensor] = KEPT.__dict__.setdefault("rooms", {})
     size, key = math.prod(shape), (use, like.dtype)
     if key not in rooms or rooms[key].numel() < size:
-        rooms[key] = torch.empty(size, dtype=like.dtype)
+        with torch.inference_mode(False):  # whose tensors could be written to in that mode alone
+            rooms[key] = torch.empty(size, dtype=like.dtype)
     return rooms[key][:size].view(shape)

@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -130,6 +131,24 @@ def test_reading_on_writes_behind_what_is_there() -> None:
         _, memory = model(some_tokens(1, 1), memory)
         places.add(memory.rows[0].untyped_storage().data_ptr())
     assert len(places) < 20
+
+
+def read_on_after_inference_mode() -> None:
+    model, token, more = build(shape()), some_tokens(1, 1), some_tokens(1, 2)
+    with torch.inference_mode():
+        _, memory = model(more, model.projected(model.start(reach=REACH)))
+        wanted = model(token, memory)[0].tolist()
+    with torch.no_grad():
+        assert model(token, memory)[0].tolist() == wanted
+    model.nats(model(token, memory)[0], token).sum().backward()
+    hidden, _ = model(more, model.start(reach=REACH))
+    model.nats(hidden, more).sum().backward()
+
+
+def test_what_was_read_in_inference_mode_reads_on_in_any() -> None:
+    """In a thread of its own, which has no room for scores yet: what is kept must serve all modes."""
+    with ThreadPoolExecutor(1) as fresh:
+        fresh.submit(read_on_after_inference_mode).result()
 
 
 def test_what_cannot_be_done_is_refused(kind: str) -> None:
