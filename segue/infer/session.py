@@ -1,8 +1,11 @@
 """A session: a bundle and what it remembers, fed as text arrives."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,22 +14,36 @@ from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.reader import Reader, start_reader
 from segue.infer.sample import Sampling, choose
-from segue.text.tokenizer import Tokenizer
+from segue.text.tokenizer import Decoder, Tokenizer
+
+FEW = 8
+"""Ids that decide how the text behind them begins: as many as half a character can have, and some more."""
 
 
 @dataclass(eq=False)
 class Session:
-    """An unbounded stream at constant memory."""
+    """An unbounded stream at constant memory. One thread at a time; forks may go to others."""
 
     tokenizer: Tokenizer
     reader: Reader
+    decode: Decoder  # has seen the whole stream, so a character may begin in one call and end in another
 
     def feed(self, text: str | bytes) -> list[float]:
-        """Read on. Returns the surprise, in nats, of every token but the stream's first."""
+        """Read on. Returns the surprise, in nats, of every token but the stream's first.
+
+        Bytes may come in any pieces, cut inside of characters too. Other tokenizers make other tokens of "ab" and "c"
+        than of "abc", and want whole characters. What generation left of a character is not shown any more.
+        """
         ids = self.tokenizer.encode(text.encode() if isinstance(text, str) else text)
-        if not len(ids):
-            return []
+        return self.read(ids) if len(ids) else []
+
+    def read(self, ids: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> list[float]:
+        """The same for ids, of which there is at least one."""
         self.reader, nats = self.reader.read(torch.as_tensor(ids, dtype=torch.int64)[None])
+        if len(ids) > FEW:
+            self.decode = self.tokenizer.stream()
+        for number in ids[-FEW:]:
+            self.decode(int(number))
         return list(map(float, nats[0]))
 
     def logprobs(self) -> Tensor:
@@ -43,7 +60,10 @@ class Session:
         seed: int | None = None,
         stop: Sequence[str] = (),
     ) -> str:
-        """Up to `count` tokens of text that go on from here; the session goes on with them."""
+        """Up to `count` tokens of text that go on from here; the session goes on with them.
+
+        The beginning of a character is not shown; the next call goes on with it.
+        """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         return "".join(self.stream(count, sampling, seed=seed, stop=stop))
 
@@ -51,13 +71,11 @@ class Session:
         self, count: int | None, sampling: Sampling, *, seed: int | None = None, stop: Sequence[str] = ()
     ) -> Iterator[str]:
         """The same piece by piece, as soon as characters are whole; without a count, for ever."""
-        generator = _generator(self.reader, seed)
-        decode, held = self.tokenizer.stream(), _Held(stop)
-        done = 0
+        generator, held, done = _generator(self.reader, seed), _Held(stop), 0
         while count is None or done < count:
             token = choose(self.reader.logprobs(), sampling, generator)
             self.reader, _ = self.reader.read(token[:, None])
-            yield from held.add(decode(int(token)))
+            yield from held.add(self.decode(int(token)))
             if held.stopped:
                 return
             done += 1
@@ -65,7 +83,7 @@ class Session:
 
     def fork(self) -> "Session":
         """A twin that remembers the same and goes its own way."""
-        return Session(self.tokenizer, self.reader)
+        return Session(self.tokenizer, self.reader, copy(self.decode))
 
 
 def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None) -> Session:
@@ -76,7 +94,7 @@ def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | N
     reading = (
         default.changed(memory=memory) if reach is None else Reading(segment=default.segment, reach=reach)
     )
-    return Session(bundle.tokenizer, start_reader(bundle.model, reading))
+    return Session(bundle.tokenizer, start_reader(bundle.model, reading), bundle.tokenizer.stream())
 
 
 def generate_samples(

@@ -44,8 +44,8 @@ def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes
         for begin in range(0, len(ids), FEW):
             few = torch.as_tensor(ids[begin : begin + FEW], dtype=torch.int64)
             first = session.reader.hidden is None
-            session.reader, nats = session.reader.read(few[None])
-            yield from zip(texts[begin : begin + FEW], [0.0] * first + nats[0].tolist(), strict=True)
+            nats = session.read(few)
+            yield from zip(texts[begin : begin + FEW], [0.0] * first + nats, strict=True)
 
 
 def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> Iterator[Stretch]:

@@ -7,7 +7,7 @@ Two kinds: `ByteTokenizer`, whose symbols are bytes, and `TextTokenizer`, anythi
 import codecs
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,9 @@ PROBE = "".join(
 
 Ids = Sequence[int] | np.ndarray[Any, Any]
 
+PATIENCE = 16
+"""Ids that may wait for the end of a character."""
+
 
 class Tokenizer(Protocol):
     """What every tokenizer answers to."""
@@ -68,11 +71,18 @@ class Tokenizer(Protocol):
     def lossless(self) -> bool:
         """Whether every text that it takes comes back from its ids."""
 
-    def stream(self) -> Callable[[int], str]:
-        """A decoder for ids that come one by one: text as soon as it is whole, never half a character."""
+    def stream(self) -> "Decoder":
+        """A decoder for ids that come one by one."""
 
     def json(self) -> str:
         """What its file holds."""
+
+
+class Decoder(Protocol):
+    """Takes ids one by one. `copy.copy` gives another one that goes on from the same place."""
+
+    def __call__(self, number: int, /) -> str:
+        """The text that has become whole with this id: never half a character."""
 
 
 class ByteTokenizer:
@@ -114,9 +124,8 @@ class ByteTokenizer:
     def lossless(self) -> bool:
         return True
 
-    def stream(self) -> Callable[[int], str]:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return lambda number: decoder.decode(self.decode([number]))
+    def stream(self) -> Decoder:
+        return _ByteDecoder(self)
 
     def json(self) -> str:
         return json.dumps({"segue": "bytes", "symbols": list(self.symbols)}) + "\n"
@@ -161,8 +170,7 @@ class TextTokenizer:
             ) from None
 
     def decode(self, ids: Ids) -> bytes:
-        text: str = self._file.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
-        return self._lines(text).encode()
+        return self.lines(self.text(ids)).encode()
 
     @cached_property
     def sizes(self) -> np.ndarray[Any, Any]:
@@ -186,11 +194,16 @@ class TextTokenizer:
         except InputError:
             return False
 
-    def stream(self) -> Callable[[int], str]:
-        decoder = decoders.DecodeStream(skip_special_tokens=False)
-        return lambda number: self._lines(decoder.step(self._file, number) or "")
+    def stream(self) -> Decoder:
+        return _TextDecoder(self)
 
-    def _lines(self, text: str) -> str:
+    def text(self, ids: Ids) -> str:
+        """The text of ids, as the file's own decoder gives it."""
+        text: str = self._file.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
+        return text
+
+    def lines(self, text: str) -> str:
+        """The same where words end lines in `<eos>`: with line feeds."""
         return text.replace(f" {EOS}", "\n").replace(EOS, "\n") if self._words else text
 
     def json(self) -> str:
@@ -205,6 +218,41 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
             return newline
     known = (tokenizer.id_of(sign) for sign in END_OF_TEXT)
     return [next((number for number in known if number is not None), 0)]
+
+
+class _ByteDecoder:
+    """UTF-8; what can be no character is shown as U+FFFD."""
+
+    def __init__(self, tokenizer: ByteTokenizer) -> None:
+        self._tokenizer, self._waiting = tokenizer, b""  # the beginning of a character
+
+    def __call__(self, number: int, /) -> str:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(self._waiting + self._tokenizer.decode([number]))
+        self._waiting = decoder.getstate()[0]
+        return text
+
+
+class _TextDecoder:
+    """Text that new ids add to that of the ones before, which decide about blanks between them.
+
+    A text that ends in U+FFFD may end in half a character and waits, but not for ever: models can say many such ids.
+    (The library's DecodeStream does the same, but only its newest releases can copy it.)
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._shown: tuple[int, ...] = ()
+        self._waiting: tuple[int, ...] = ()
+
+    def __call__(self, number: int, /) -> str:
+        self._waiting = (*self._waiting, number)
+        before = len(self._tokenizer.text(self._shown))
+        text = self._tokenizer.text(self._shown + self._waiting)
+        if (len(text) <= before or text.endswith("\ufffd")) and len(self._waiting) < PATIENCE:
+            return ""
+        self._shown, self._waiting = self._waiting, ()
+        return self._tokenizer.lines(text[before:])
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -2,19 +2,22 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import SegueError
+from segue.infer.reader import Reader
 from segue.infer.sample import Sampling, choose, narrowed
 from segue.infer.session import Session, _Held, generate_samples
 from segue.infer.surprise import most_surprising, stretches, surprises
-from segue.text.tokenizer import ByteTokenizer, train_bpe
+from segue.text.tokenizer import ByteTokenizer, Tokenizer, train_bpe, train_words
 from support import build, shape
 
 
@@ -40,6 +43,88 @@ def test_a_fork_goes_its_own_way() -> None:
     first = session.generate(12, seed=3)
     assert twin.generate(12, seed=3) == first
     assert twin.generate(12, seed=4) != session.generate(12, seed=5)
+
+
+def byte_and_bpe() -> list[Tokenizer]:
+    return [ByteTokenizer(), train_bpe(["ä€🐟 sea\n".encode() * 9], 259)]
+
+
+@given(st.sampled_from([0, 1]), st.lists(st.integers(0, 5), max_size=6), st.integers(0, 9))
+def test_what_is_said_in_parts_is_what_is_said_at_once(kind: int, parts: list[int], seed: int) -> None:
+    """However it is cut, and if others go on from forks on the way; untrained models say many halves of characters."""
+    tokenizer = byte_and_bpe()[kind]
+    model = build(XLConfig(vocab=tokenizer.size, width=8, layers=1, heads=2), seed)
+    at_once = Bundle(model, Reading(segment=5, reach=Reach(memory=8)), tokenizer).session()
+    at_once.feed("ä")
+    in_parts, said = at_once.fork(), ""
+    for part in parts:
+        said += in_parts.generate(part, temperature=0)
+        in_parts.fork().generate(2, temperature=0)
+        in_parts = in_parts.fork()
+    assert said == at_once.generate(sum(parts), temperature=0)
+    assert torch.equal(in_parts.logprobs(), at_once.logprobs())
+    assert in_parts.generate(4, temperature=0) == at_once.generate(4, temperature=0)
+
+
+def saying(text: bytes) -> Session:
+    """A session whose model says this text byte by byte, for ever; what is fed takes the place of as many bytes."""
+    session = bundle().session()
+    session.feed(b"\0")
+    return replace(session, reader=Saying(session.reader, text))
+
+
+class Saying(Reader):
+    """A reader to which the next byte of a text is certain, whatever it reads."""
+
+    def __init__(self, reader: Reader, text: bytes) -> None:
+        super().__init__(reader.model, reader.reading, reader.memory, reader.hidden)
+        object.__setattr__(self, "text", text)
+
+    def read(self, tokens: Tensor) -> tuple[Reader, Tensor]:
+        said = tokens.size(1) % len(self.text)
+        return Saying(self, self.text[said:] + self.text[:said]), torch.zeros(tokens.shape)
+
+    def logprobs(self) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor([self.text[0]]), 256).double().log()
+
+
+def test_half_a_character_waits_for_the_next_call() -> None:
+    session = saying("a€b".encode())
+    assert [session.generate(1) for _ in range(5)] == ["a", "", "", "€", "b"]
+
+
+def test_fed_bytes_and_said_bytes_are_one_stream() -> None:
+    session = saying("€b".encode())
+    session.feed("€".encode()[:1])
+    assert session.generate(3) == "€b"  # the rest of the character is said
+    assert session.generate(1) == ""
+    assert session.fork().generate(2) == "€"
+    session.feed("€".encode()[1:])  # or it is fed, and nobody has said it
+    assert session.generate(1) == "b"
+    for broken in (b"abc", b"x" * 15):  # what text has broken is not said any more, however long it is
+        assert session.generate(1) == ""
+        session.feed(broken)
+        assert session.generate(4) == "€b"
+
+
+def test_words_go_on_behind_what_was_fed() -> None:
+    tokenizer = train_words([b"the sea and ship"], 1)
+    model = build(XLConfig(vocab=tokenizer.size, width=8, layers=1, heads=2))
+    session = Bundle(model, Reading(segment=5, reach=Reach(memory=8)), tokenizer).session()
+    session.feed("the sea")
+    twin = session.fork()
+    said = session.generate(3, temperature=0)
+    ids = tokenizer.encode(b"the sea")
+    for _ in range(3):
+        ids = [*ids, int(twin.logprobs().argmax())]
+        twin.read(ids[-1:])
+    assert "the sea" + said == tokenizer.decode(ids).decode()
+
+
+def test_text_held_for_a_stop_string_is_said_once() -> None:
+    session = saying(b"abcabd")
+    assert session.generate(2, stop=["abd"]) == "ab"
+    assert session.generate(9, stop=["abd"]) == "c"
 
 
 def test_memory_stays_constant() -> None:
@@ -89,7 +174,7 @@ def test_several_samples_are_as_good_as_one() -> None:
     samples = generate_samples(session, 3, 10, Sampling(), seed=1)
     assert len(samples) == len(set(samples)) == 3
     greedy = generate_samples(session, 2, 10, Sampling(temperature=0), seed=None)
-    assert greedy[0] == greedy[1] == session.generate(10, temperature=0)
+    assert greedy[0] == greedy[1] == session.fork().generate(10, temperature=0)
 
 
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=2), st.data())

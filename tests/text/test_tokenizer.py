@@ -1,5 +1,6 @@
 """Text to ids and back: nothing is lost, what is unknown is named, and no character comes out in halves."""
 
+import copy
 import json
 from functools import cache
 from pathlib import Path
@@ -310,6 +311,30 @@ def test_a_stream_waits_for_the_rest_of_a_character() -> None:
 def test_two_streams_keep_apart() -> None:
     first, second = ByteTokenizer().stream(), ByteTokenizer().stream()
     assert [first(0xC3), second(0x61), first(0xA4)] == ["", "a", "ä"]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
+@given(text=TEXTS, other=TEXTS, data=st.data())
+def test_a_copied_stream_goes_on_from_the_same_place(
+    kind: str, text: str, other: str, data: st.DataObject
+) -> None:
+    tokenizer = each_kind(text + other)[kind]
+    ids = [int(number) for number in tokenizer.encode(text.encode())]
+    cut, decode = data.draw(st.integers(0, len(ids))), tokenizer.stream()
+    begun = "".join(map(decode, ids[:cut]))
+    twin = copy.copy(decode)
+    for number in tokenizer.encode(other.encode()):
+        twin(int(number))
+    assert begun + "".join(map(decode, ids[cut:])) == text
+
+
+def test_halves_of_characters_do_not_wait_for_ever() -> None:
+    tokenizer = tiny_bpe()
+    half = tokenizer.encode("😀".encode())[0]
+    decode = tokenizer.stream()
+    said = "".join(decode(half) for _ in range(100))
+    assert 80 < len(said) <= 100
+    assert set(said) == {"\ufffd"}
 
 
 @given(st.lists(st.integers(0, 5)))
