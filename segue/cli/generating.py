@@ -22,11 +22,13 @@ def generate(
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The same from a file, of any length.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many; 0 for ever, until Ctrl-C.")] = 200,
+    tokens: Annotated[int, typer.Option(min=0, help="How many; 0 for ever, until Ctrl-C.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 is greedy; 1 is as it was trained.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest; 0 for all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Choose within this share of the probability.")] = 1.0,
-    samples: Annotated[int, typer.Option(help="Several at once.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Several at once; each but the first with the next seed.")
+    ] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
     memory: Annotated[
         int | None, typer.Option(help="States remembered; by default as the bundle reads.")
@@ -45,10 +47,11 @@ def generate(
     session = start_session(placed(load(run), device, int8), memory=memory)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     text = _fed(session, _prompt(prompt, prompt_file))
-    if samples > 1 and (stop or not tokens):
-        raise InputError("several samples at once want a number of tokens, and no stop strings")
     if samples > 1:
-        for number, sample in enumerate(generate_samples(session, samples, tokens, sampling, seed), start=1):
+        if not tokens:
+            raise InputError("several samples at once want a number of tokens; give --tokens 1 or more")
+        found = generate_samples(session, samples, tokens, sampling, seed, stop=stop or ())
+        for number, sample in enumerate(found, start=1):
             echo(f"--- {number}\n{text}{sample}")
         return
     echo(text, end="")
@@ -62,15 +65,13 @@ def generate(
 
 def _fed(session: "Session", prompt: bytes) -> str:
     """Read the prompt, or what a text begins with where there is none; the text to show of it."""
-    import torch
-
     from segue.text.tokenizer import beginning
 
     if prompt:
         session.feed(prompt)
         return prompt.decode(errors="replace")
     ids = beginning(session.tokenizer)
-    session.reader, _ = session.reader.read(torch.tensor([ids]))
+    session.read(ids)
     return "\n" if session.tokenizer.decode(ids) == b"\n" else ""
 
 

@@ -1,5 +1,7 @@
 """Choosing the next token. Pure functions of log-probabilities; V is the vocabulary, B lanes."""
 
+from collections.abc import Sequence
+
 import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -23,6 +25,12 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     likelihood = logprobs.double() - logprobs.double().amax(dim=-1, keepdim=True)
     kept = narrowed(likelihood / sampling.temperature, sampling)
     return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
+
+
+def choose_each(logprobs: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> Tensor:
+    """(B,) As `choose`, for each lane by its own generator: so a lane draws what it would draw alone."""
+    lanes = zip(logprobs.split(1), generators, strict=True)
+    return torch.cat([choose(lane, sampling, generator) for lane, generator in lanes])
 
 
 def narrowed(logits: Tensor, sampling: Sampling) -> Tensor:

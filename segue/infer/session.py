@@ -13,7 +13,7 @@ from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.reader import Reader, start_reader
-from segue.infer.sample import Sampling, choose
+from segue.infer.sample import Sampling, choose, choose_each
 from segue.text.tokenizer import Decoder, Tokenizer
 
 FEW = 8
@@ -98,29 +98,39 @@ def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | N
 
 
 def generate_samples(
-    session: Session, samples: int, count: int, sampling: Sampling, seed: int | None
+    session: Session,
+    samples: int,
+    count: int,
+    sampling: Sampling,
+    seed: int | None,
+    *,
+    stop: Sequence[str] = (),
 ) -> list[str]:
-    """Several ways to go on from where the session is, found side by side."""
-    reader = session.reader.select([0] * samples)
-    generator = _generator(reader, seed)
-    chosen = []
+    """Several ways to go on from where the session is, found side by side: the first as `generate` with this seed
+    would, the second as with the next seed, and so on. The session itself stays where it is.
+    """
+    reader, lanes = session.reader.select([0] * samples), range(samples)
+    generators = [_generator(reader, None if seed is None else seed + lane) for lane in lanes]
+    decoders, held = [copy(session.decode) for _ in lanes], [_Held(stop) for _ in lanes]
+    texts = [""] * samples
     for _ in range(count):
-        token = choose(reader.logprobs(), sampling, generator)
-        reader, _ = reader.read(token[:, None])
-        chosen.append(token.tolist())
-    return [
-        session.tokenizer.decode([row[lane] for row in chosen]).decode(errors="replace")
-        for lane in range(samples)
-    ]
+        tokens = choose_each(reader.logprobs(), sampling, generators)
+        reader, _ = reader.read(tokens[:, None])
+        for lane in (lane for lane in lanes if not held[lane].stopped):
+            texts[lane] += "".join(held[lane].add(decoders[lane](int(tokens[lane]))))
+        if all(text.stopped for text in held):
+            break
+    return [texts[lane] + ("" if held[lane].stopped else held[lane].rest) for lane in lanes]
 
 
 def _generator(reader: Reader, seed: int | None) -> torch.Generator:
     generator = torch.Generator(device=reader.model.device)
     if seed is None:
         generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
+        return generator
+    if not -(2**63) <= seed < 2**64:
+        raise InputError(f"a seed should lie between -2^63 and 2^64 - 1; found {seed}")
+    return generator.manual_seed(seed)
 
 
 class _Held:

@@ -117,6 +117,11 @@ def test_the_commands(trained: Path, tmp_path: Path) -> None:
     words = ["generate", trained, "--prompt", "the sea", "--tokens", 30, "--seed", 1]
     assert told(*words).startswith("the sea")
     assert told(*words) == told(*words)
+    alone = [told(*words[:-1], seed) for seed in (1, 2)]
+    assert told(*words, "--samples", 2) == f"--- 1\n{alone[0]}--- 2\n{alone[1]}"
+    mark, said = alone[0][-3:-1], alone[0].removeprefix("the sea")
+    stopped = told(*words, "--samples", 2, "--stop", mark)
+    assert stopped.startswith(f"--- 1\nthe sea{said[: said.index(mark)]}\n--- 2\n")
     assert told("generate", trained, "--prompt", "a ship", "--tokens", 9, "--samples", 2).count("a ship") == 2
     (tmp_path / "text").write_text("the sea went out\nand came home\n")
     assert len(told("score", trained, tmp_path / "text").splitlines()) == 2

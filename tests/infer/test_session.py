@@ -177,6 +177,19 @@ def test_several_samples_are_as_good_as_one() -> None:
     assert greedy[0] == greedy[1] == session.fork().generate(10, temperature=0)
 
 
+def test_each_sample_is_what_its_own_seed_gives() -> None:
+    """In float64, where the number of lanes moves no draw. A stop string stops its own lane."""
+    session = bundle().session()
+    session.feed(b"the sea" + "€".encode()[:2])
+    alone = [session.fork().generate(30, seed=seed) for seed in (5, 6, 7)]
+    assert generate_samples(session, 3, 30, Sampling(), seed=5) == alone
+    stop = [alone[1][4:6]]
+    stopped = [session.fork().generate(30, seed=seed, stop=stop) for seed in (5, 6, 7)]
+    assert generate_samples(session, 3, 30, Sampling(), seed=5, stop=stop) == stopped
+    assert stopped[1] == alone[1][: alone[1].index(stop[0])]
+    assert len(set(generate_samples(session, 3, 30, Sampling(), seed=None))) == 3
+
+
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=2), st.data())
 def test_stop_strings_never_show(text: str, stop: list[str], data: st.DataObject) -> None:
     held, shown, rest = _Held(stop), "", text
