@@ -34,7 +34,7 @@ class Session:
         Bytes may come in any pieces, cut inside of characters too. Other tokenizers make other tokens of "ab" and "c"
         than of "abc", and want whole characters. What generation left of a character is not shown any more.
         """
-        ids = self.tokenizer.encode(text.encode() if isinstance(text, str) else text)
+        ids = self.tokenizer.encode(_bytes(text))
         return self.read(ids) if len(ids) else []
 
     def read(self, ids: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> list[float]:
@@ -121,6 +121,21 @@ def generate_samples(
         if all(text.stopped for text in held):
             break
     return [texts[lane] + ("" if held[lane].stopped else held[lane].rest) for lane in lanes]
+
+
+def _bytes(text: str | bytes) -> bytes:
+    """UTF-8, or the bytes as they are."""
+    if isinstance(text, bytes | bytearray | memoryview):
+        return bytes(text)
+    if not isinstance(text, str):
+        raise InputError(f"feed wants str or bytes; found {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"this text is not Unicode: {text[error.start]!r} at {error.start} is half of a surrogate pair; "
+            "give bytes, or text that was decoded with errors='replace'"
+        ) from None
 
 
 def _generator(reader: Reader, seed: int | None) -> torch.Generator:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading, XLConfig
-from segue.errors import SegueError
+from segue.errors import InputError, SegueError
 from segue.infer.reader import Reader
 from segue.infer.sample import Sampling, choose, narrowed
 from segue.infer.session import Session, _Held, generate_samples
@@ -159,6 +159,20 @@ def test_a_model_without_memory_keeps_a_window_and_reads_it_anew() -> None:
     hidden, _ = vanilla.model(window, vanilla.model.start(reach=vanilla.reading.reach))
     torch.testing.assert_close(session.logprobs(), vanilla.model.logprobs(hidden[0, -1]))
     assert len(session.generate(20, seed=1).encode(errors="surrogateescape")) >= 20
+
+
+def test_what_is_no_text_is_refused() -> None:
+    session = bundle().session()
+    with pytest.raises(InputError, match=r"'\\ud800' at 3 is half of a surrogate pair") as caught:
+        session.feed("the\ud800")
+    assert "\n" not in str(caught.value)
+    for wrong in (7, None, ["a"]):
+        with pytest.raises(InputError, match="feed wants str or bytes; found "):
+            session.feed(wrong)
+    assert session.reader.hidden is None
+    assert len(session.feed(bytearray(b"the"))) + len(session.feed(memoryview(b"sea"))) == 5
+    with pytest.raises(InputError, match="a seed should lie between"):
+        session.generate(1, seed=2**64)
 
 
 def test_nothing_can_be_said_before_anything_was_read() -> None:
