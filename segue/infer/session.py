@@ -14,6 +14,7 @@ from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.reader import Reader, start_reader
 from segue.infer.sample import Sampling, choose, choose_each
+from segue.nn.xl import TransformerXL
 from segue.text.tokenizer import Decoder, Tokenizer
 
 FEW = 8
@@ -94,7 +95,17 @@ def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | N
     reading = (
         default.changed(memory=memory) if reach is None else Reading(segment=default.segment, reach=reach)
     )
+    if isinstance(bundle.model, TransformerXL):
+        reading = _without_seams(reading)
     return Session(bundle.tokenizer, start_reader(bundle.model, reading), bundle.tokenizer.stream())
+
+
+def _without_seams(reading: Reading) -> Reading:
+    """The reading with a span if it has none: every token sees as many keys, however the stream arrives in pieces."""
+    reach = reading.reach
+    if reach.span is not None or not reach.memory:
+        return reading
+    return reading.changed(span=reach.memory + 1)
 
 
 def generate_samples(

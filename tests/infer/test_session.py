@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -173,6 +174,17 @@ def test_what_is_no_text_is_refused() -> None:
     assert len(session.feed(bytearray(b"the"))) + len(session.feed(memoryview(b"sea"))) == 5
     with pytest.raises(InputError, match="a seed should lie between"):
         session.generate(1, seed=2**64)
+
+
+@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 9))
+def test_bytes_may_be_fed_in_any_pieces(text: bytes, cuts: list[int], memory: int) -> None:
+    """Also beyond what memory holds: every token of a session sees as far back, wherever a segment ends."""
+    whole, pieces, nats = bundle().session(memory=memory), bundle().session(memory=memory), []
+    for begin, end in pairwise([0, *sorted(cuts), 60]):
+        nats += pieces.feed(text[begin:end])
+    assert nats == pytest.approx(whole.feed(text), rel=1e-9)
+    torch.testing.assert_close(pieces.logprobs(), whole.logprobs())
+    assert pieces.generate(5, temperature=0) == whole.generate(5, temperature=0)
 
 
 def test_nothing_can_be_said_before_anything_was_read() -> None:
