@@ -1,5 +1,6 @@
 """The command line. One file per verb; each imports what is heavy only when it runs."""
 
+import os
 import sys
 import time
 
@@ -66,6 +67,9 @@ def main() -> None:
     except OtherRankError:
         time.sleep(1)  # torchrun ends all ranks as soon as one has ended: let the one speak that has to
         sys.exit(1)
-    except SegueError as error:
+    except BrokenPipeError:  # whoever read our output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (SegueError, OSError) as error:  # a disk that fails anywhere is the user's to mend too
         tell(f"segue: {error}")
         sys.exit(1)
