@@ -6,6 +6,7 @@ Letters: H heads, T queries, S keys.
 import base64
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -41,10 +42,18 @@ def attention_page(
     chosen = len(views[first].queries) - 1 if chosen is None else chosen
     data = {"told": told, "first": first, "chosen": chosen, "views": [_packed(view) for view in views]}
     template = files("segue.lab").joinpath("attention.html").read_text(encoding="utf-8")
-    # `</` inside a script would end it.
-    return template.replace("__TITLE__", html.escape(title)).replace(
-        "__DATA__", json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-    )
+    parts = {"__TITLE__": html.escape(title), "__DATA__": json_in_html(data)}
+    # In one pass: a text may hold a mark.
+    return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
+
+
+def json_in_html(data: object) -> str:
+    """JSON to stand inside a script element: the same values, without a character that HTML or JavaScript would read.
+
+    `</script>` ends a script; `<!--` followed by `<script` hides its end; U+2028 and U+2029 end a line of JavaScript.
+    """
+    text = json.dumps(data, ensure_ascii=False)
+    return re.sub("[<\u2028\u2029]", lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -41,12 +41,24 @@ def test_weights_come_back_as_they_went_in() -> None:
         assert np.abs(found - given.numpy()).max() <= 0.5 / 255 + 1e-6
 
 
+HOSTILE = "<!-- <script> </script><b> \u2028 \u2029 __TITLE__ __DATA__"
+"""A comment and a script, which together would hide the end of the page's own; ends of lines; the template's marks."""
+
+
 def test_words_cannot_end_the_script_nor_titles_be_markup() -> None:
-    hostile = "</script><b>"
-    page = attention_page(hostile, hostile, [View(hostile, [hostile], [hostile], torch.ones(1, 1, 1))])
-    assert "</script><b>" not in page
-    assert data_of(page)["told"] == hostile
+    page = attention_page(HOSTILE, HOSTILE, [View(HOSTILE, [HOSTILE], [HOSTILE], torch.ones(1, 1, 1))])
+    assert HOSTILE not in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # the name of SVG; nothing is fetched
+
+
+def test_the_pages_data_holds_no_markup_and_parses_back_to_what_was_given() -> None:
+    view = View(HOSTILE, [HOSTILE], [HOSTILE], torch.ones(1, 1, 1))
+    page = attention_page("Title", HOSTILE, [view])
+    text = page.partition('id="data">')[2].partition("</script>")[0]
+    assert not set(text) & set("<\u2028\u2029")
+    data = json.loads(text)
+    assert data["told"] == HOSTILE
+    assert (data["views"][0]["name"], data["views"][0]["keys"]) == (HOSTILE, [HOSTILE])
 
 
 def test_nothing_to_show_is_said() -> None:
@@ -171,6 +183,11 @@ def test_a_browser_shows_where_the_token_looks_that_is_pointed_at(tmp_path: Path
     choose = "$('term').value = 0; $('term').onchange()"
     dom = seen_in_a_browser(page, tmp_path, "view=0&head=1", choose)
     assert summary(dom) == "“d” looks most at “c” (100 %); 0 % of its look crosses the seam into memory"
+
+
+def test_a_browser_shows_a_text_that_looks_like_markup(tmp_path: Path) -> None:
+    page = attention_page("Title", HOSTILE, [View("layer 1", ["c"], [HOSTILE], torch.ones(1, 1, 1))])
+    assert summary(seen_in_a_browser(page, tmp_path)).startswith("“c” looks most at “<!-- <script>")
 
 
 def summary(dom: str) -> str:
