@@ -54,8 +54,8 @@ def _row(setting: Setting, row: Results) -> Results:
     best_settings = tuned(setting, recipe, told)
     for seed in setting.seeds:
         run = trained_run(setting, best_settings.seeded(seed), f"{told}, seed {seed}")
-        of = {"ablation": EXPERIMENT.version, "run": run.name, "scored": scored_tokens(setting)}
-        found.append({"seed": seed, **kept(setting, of, partial(_read, setting, row, run))})
+        of = {"run": run.name, "scored": scored_tokens(setting)}
+        found.append({"seed": seed, **kept(setting, __name__, of, partial(_read, setting, row, run))})
     named = {key: row[key] for key in ("recurrence", "encoding", "loss")}
     return {**named, "parameters": parameters(recipe.model), **best_settings.told(), "seeds": found}
 

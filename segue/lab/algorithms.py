@@ -94,14 +94,13 @@ def _learned(setting: Setting, name: str, task: str, steps: int, tested: int, se
 
     shape = [way.config.model_dump(mode="json"), way.segment, way.memory, LANES, TRAINED, LENGTHS]
     what = {
-        "experiment": "algorithms",
         "task": task,
         "steps": steps,
         "tested": tested,
         "seed": seed,
         "way": shape,
     }
-    return dict(kept(setting, what, shares))
+    return dict(kept(setting, __name__, what, shares))
 
 
 def _trained(setting: Setting, way: Way, task: str, steps: int, seed: int, told: str) -> LanguageModel:

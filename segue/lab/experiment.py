@@ -125,7 +125,7 @@ class Experiment:
     measure: Callable[[Setting], Results]
     tell: Callable[[Results], Sequence[Block]]
     draw: Callable[[Results], Sequence[Picture]]
-    version: int = 1  # of the measurement: results of another one are measured again
+    version: int = 1  # of what the results mean: those of another one do not stand beside today's unremarked
     lasting: bool = True  # else it is measured every time, since it depends on more than its setting
 
     @property

@@ -169,14 +169,13 @@ def _learned(
 ) -> dict[str, Any]:
     """What one model comes to: trained now, unless it already was."""
     what = {
-        "experiment": "parts",
         "variant": name,
         "rate": rate,
         "seed": seed,
         "split": split,
         **asdict(size),
     }
-    return dict(kept(setting, what, lambda: _trained(setting, name, size, rate, seed, split)))
+    return dict(kept(setting, __name__, what, lambda: _trained(setting, name, size, rate, seed, split)))
 
 
 def _trained(setting: Setting, name: str, size: Sizes, rate: float, seed: int, split: str) -> dict[str, Any]:

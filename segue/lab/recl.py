@@ -47,12 +47,11 @@ def _of_seed(setting: Setting, kinds: Mapping[str, Kind], plan: Plan, seed: int)
         return {**lengths, "bits": {name: _bits(setting, bundle) for name, bundle in bundles.items()}}
 
     what = {
-        "experiment": "recl",
         "plan": plan.model_dump(mode="json"),
         "runs": [run.name for run in runs.values()],
     }
     seconds = {name: training_seconds(run) for name, run in runs.items()}
-    return {**kept(setting, what, found), "seconds": seconds}
+    return {**kept(setting, __name__, what, found), "seconds": seconds}
 
 
 def _reading(bundle: Bundle, longest: int) -> Reading:

@@ -13,6 +13,7 @@ import segue
 from segue.config import Settings
 from segue.errors import InputError
 from segue.lab.experiment import TITLES, Experiment, Results, Setting
+from segue.lab.sources import digest_here
 
 
 class Record(Settings):
@@ -21,6 +22,7 @@ class Record(Settings):
     format: Literal["segue-lab-1"] = "segue-lab-1"
     experiment: str
     version: int  # of the experiment
+    sources: str = ""  # digest of the code that measured it; older records have none
     made: str
     command: str
     seconds: float
@@ -37,15 +39,24 @@ def record_path(output: Path, name: str) -> Path:
 def read_record(output: Path, name: str) -> Record | None:
     """The record of an experiment, if it was made."""
     path = record_path(output, name)
-    if not path.is_file():
-        return None
+    return Record(**read_object(path)) if path.is_file() else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of the lab's."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} could not be read: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(
+            f"{path} is nested too deeply for a file of the lab; remove it and measure again"
+        ) from None
     except ValueError as error:
         raise InputError(f"{path} is no JSON: {error}; remove it and measure again") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} should hold an object; found {type(values).__name__}; remove it")
-    return Record(**values)
+    return values
 
 
 def read_records(output: Path) -> dict[str, Record]:
@@ -59,11 +70,12 @@ def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Re
     known = read_record(setting.output, experiment.name)
     if known is not None and experiment.lasting and _current(known, experiment, setting):
         return known, False
-    begin = time.monotonic()
+    sources, begin = _sources(experiment), time.monotonic()
     results = experiment.measure(setting)
     record = Record(
         experiment=experiment.name,
         version=experiment.version,
+        sources=sources,
         made=time.strftime("%Y-%m-%d"),
         command=command,
         seconds=round(time.monotonic() - begin, 1),
@@ -79,11 +91,20 @@ def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Re
 
 
 def _current(known: Record, experiment: Experiment, setting: Setting) -> bool:
-    return known.setting == setting.told() and not strange(known, experiment)
+    """Whether the same was measured by the same code."""
+    same = known.setting == setting.told() and known.sources == _sources(experiment)
+    return same and not strange(known, experiment)
+
+
+def _sources(experiment: Experiment) -> str:
+    return digest_here(f"segue.lab.{experiment.name}")
 
 
 def strange(record: Record, experiment: Experiment) -> str:
-    """What is different about the version that made these results; empty if it is this one."""
+    """What is different about the version that made these results; empty if it is this one.
+
+    Other code alone is not strange: `version` says whether it measures something else.
+    """
     theirs = record.versions.get("segue", "unknown")
     if theirs != segue.__version__:
         return f"made by segue {theirs}, and this is {segue.__version__}"

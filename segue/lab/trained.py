@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import segue
 from segue.checkpoint import Bundle, load
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import InputError
 from segue.infer.evaluate import Score, evaluate, evaluate_sliding
 from segue.lab.experiment import Setting
+from segue.lab.sources import digest_here
 from segue.recipe import Recipe, TrainConfig
 from segue.training import run as runs
 from segue.training.loop import Event
@@ -127,8 +127,8 @@ def trained_run(setting: Setting, recipe: Recipe, told: str) -> Path:
 
 
 def run_name(setting: Setting, recipe: Recipe) -> str:
-    """A digest of all that decides what comes out."""
-    decisive = [recipe.model_dump(mode="json"), setting.corpus.header.checksums, segue.__version__]
+    """A digest of all that decides what comes out: recipe, data, and the code that trains."""
+    decisive = [recipe.model_dump(mode="json"), setting.corpus.header.checksums, digest_here(runs.__name__)]
     return sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -137,7 +137,7 @@ def _finished(run: Path) -> bool:
         return False
     try:
         events = read_log(run)
-    except ValueError:  # killed while it wrote a line
+    except (ValueError, RecursionError):  # killed while it wrote a line, or damaged since
         return False
     return any(event["kind"] == "done" for event in events[-1:])
 

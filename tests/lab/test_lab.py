@@ -14,6 +14,7 @@ from segue.cli import app, experimenting
 from segue.errors import InputError
 from segue.lab import trained, tuning
 from segue.lab.experiment import TITLES, Experiment, Picture, Setting, Table, Verdict, experiment
+from segue.lab.kept import kept
 from segue.lab.record import measured, read_record, record_path
 from segue.lab.report import write_report
 
@@ -173,6 +174,25 @@ def test_a_page_of_nothing_and_a_damaged_record_are_said(tmp_path: Path) -> None
     record_path(tmp_path, "speed").write_text("{")
     with pytest.raises(InputError, match="speed.json is no JSON"):
         read_record(tmp_path, "speed")
+
+
+def test_json_nested_too_deeply_is_said_in_one_line(tmp_path: Path, corpus: Path) -> None:
+    deep = '{"made": ' + "[" * 100_000
+    record_path(tmp_path, "speed").write_text(deep)
+    with pytest.raises(InputError, match="speed.json is nested too deeply.*; remove it and measure again"):
+        read_record(tmp_path, "speed")
+    setting = Setting(corpus, tmp_path, quick=True)
+    kept(setting, __name__, {}, lambda: 1)
+    (file,) = (tmp_path / "runs").iterdir()
+    for text, said in ((deep, "nested too deeply"), ("{", "is no JSON"), ("{}", "found nothing; remove it")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=said):
+            kept(setting, __name__, {}, lambda: 1)
+
+
+def test_a_log_nested_too_deeply_is_that_of_an_unfinished_run(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("[" * 100_000 + "\n")
+    assert not trained._finished(tmp_path)
 
 
 def test_without_matplotlib_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

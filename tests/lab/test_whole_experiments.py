@@ -65,7 +65,7 @@ def test_what_was_made_on_the_way_is_not_made_again(corpus: Path, tmp_path: Path
         calls.append(1)
         return [0.5]
 
-    assert kept(setting, {"a": 1}, make) == kept(setting, {"a": 1}, make) == [0.5]
+    assert kept(setting, __name__, {"a": 1}, make) == kept(setting, __name__, {"a": 1}, make) == [0.5]
     assert len(calls) == 1
-    kept(setting, {"a": 2}, make)
+    kept(setting, __name__, {"a": 2}, make)
     assert len(calls) == 2
