@@ -15,7 +15,7 @@ from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.kept import kept
 from segue.lab.published import published, source
-from segue.lab.spread import half_range, lower, mean, pairs_in_order, said, with_seeds
+from segue.lab.spread import fewer_bits, half_range, mean, pairs_in_order, said, with_seeds
 from segue.lab.trained import (
     Way,
     as_trained,
@@ -168,7 +168,7 @@ def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdi
     saved = mean(right) - mean(left)
     change = f"{abs(saved):.3f} {'saved' if saved > 0 else 'lost'}"
     because = f"{said(left)} against {said(right)} bits per byte, {change}; {with_seeds(left)}"
-    return Verdict(claim, lower(left, right), because)
+    return Verdict(claim, fewer_bits(left, right), because)
 
 
 def _line(row: Results, theirs: Results) -> list[str]:

@@ -14,7 +14,7 @@ from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.kinds import trained_kind, tuned
 from segue.lab.published import published, source
-from segue.lab.spread import half_range, lower, mean, said, with_seeds
+from segue.lab.spread import fewer_bits, half_range, mean, said, with_seeds
 
 KINDS = ("Transformer-XL", "LSTM")
 WAYS = ("static", "dynamic evaluation", "neural cache")
@@ -130,7 +130,7 @@ def _verdict(results: Results, name: str, way: str) -> Verdict:
     before, after = bits(results, name, "static"), bits(results, name, way)
     return Verdict(
         f"{way.capitalize()} saves bits on top of {'an LSTM' if name == 'LSTM' else name}.",
-        lower(after, before),
+        fewer_bits(after, before),
         f"{said(after)} against {said(before)} bits per byte, {mean(after) - mean(before):+.3f}; {with_seeds(before)}",
     )
 

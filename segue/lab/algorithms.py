@@ -185,7 +185,7 @@ def tell(results: Results) -> list[Block]:
         ),
         Verdict(
             "Relative positions carry farther than sinusoids.",
-            lower(near, far),
+            {"relative", "sinusoidal"} <= set(learned) and lower(near, far),
             f"beyond {trained} symbols {percent(far)} of the symbols are right with relative positions, "
             f"{percent(near)} with sinusoids; {_shares({name: at(name, beyond, 'symbols') for name in names})}",
         ),

@@ -13,7 +13,7 @@ from segue.config import Reach
 from segue.infer.trace import recording
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.spread import half_range, lower, mean, said, with_seeds
+from segue.lab.spread import MARGIN, fewer_bits, half_range, mean, said, with_seeds
 from segue.lab.trained import budget, recipe_for, score, scored_tokens, trained
 from segue.lab.tuning import tuned
 from segue.recipe import Recipe
@@ -84,18 +84,18 @@ def tell(results: Results) -> list[Block]:
         Verdict(
             "With places that restart, memory and segment cannot be told apart.",
             max(apart["confused"]) < 1e-3 < min(apart["xl"]),
-            "given a text of blanks, the first layer's weights for the same place in memory and in the "
-            f"segment differ by a factor of {_factor(apart['confused'])}; with relative positions by "
-            f"{_factor(apart['xl'])}; {many}",
+            "a property of the positions, whatever the weights: given a text of blanks, the first layer's weights for "
+            "the same place in memory and in the segment differ by a factor of "
+            f"{_factor(apart['confused'])}; with relative positions by {_factor(apart['xl'])}; {many}",
         ),
         Verdict(
             "Relative positions make more of a memory than restarting ones.",
-            lower(bits["xl"], bits["confused"]),
+            fewer_bits(bits["xl"], bits["confused"]),
             f"{said(bits['xl'])} bits per byte against {said(bits['confused'])}; {many}",
         ),
         Verdict(
             "A memory with restarting places is of little use.",
-            saved["confused"] < saved["xl"] / 2,
+            saved["xl"] > MARGIN and saved["confused"] < saved["xl"] / 2,
             f"against isolated segments ({said(bits['isolated'])}) it changes bits per byte by "
             f"{-saved['confused']:+.3f}, and a memory with relative positions by {-saved['xl']:+.3f}; {many}",
         ),

@@ -6,7 +6,7 @@ Relative encodings read with a longer memory, absolute ones with a longer segmen
 from segue.config import RELATIVE, Reach, Reading
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.spread import lower, mean, said, with_seeds
+from segue.lab.spread import fewer_bits, mean, said, with_seeds
 from segue.lab.trained import Way, budget, recipe_for, remembering, score, scored_tokens, trained
 from segue.lab.tuning import tuned
 
@@ -85,8 +85,8 @@ def _verdict(encoding: str, side: Results) -> Verdict:
     )
     if encoding == "xl":
         claim = "The positions of Transformer-XL gain from reading farther than in training."
-        return Verdict(claim, lower(after, before), because)
-    return Verdict(f"{CLAIMS[encoding]} do not gain from it.", not lower(after, before), because)
+        return Verdict(claim, fewer_bits(after, before), because)
+    return Verdict(f"{CLAIMS[encoding]} get worse from it.", fewer_bits(before, after), because)
 
 
 def draw(results: Results) -> list[Picture]:

@@ -164,7 +164,9 @@ def tell(results: Results) -> list[Block]:
         "recurrent network the gradient is multiplied at every step by about the same matrix: it vanishes or explodes, "
         "exponentially. Gates multiply it by numbers near one where they are open. Attention looks at any distance "
         "directly, so nothing is multiplied over and over. The norm of d hidden_t / d input_{t-k} is shown as k grows, "
-        f"for models as they begin (width {results['width']}), and for trained ones on real text.",
+        f"for models as they begin (width {results['width']}), and for trained ones on real text. The first three "
+        "verdicts are about untrained weights; the last asks whether training leaves the order that the architectures "
+        "begin with.",
         Verdict(
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
             max(left(small)) < 1 / MANY and min(left(large)) > MANY,
@@ -179,10 +181,10 @@ def tell(results: Results) -> list[Block]:
             "it usually begins",
         ),
         Verdict(
-            "Attention reaches every distance alike: its gradients do not fall with distance.",
+            "As it begins, attention reaches every distance alike: its gradients do not fall with distance.",
             min(of("Transformer")) > 0.99,
-            f"each step multiplies them by {said(of('Transformer'), 4)}; over {length - 1} tokens "
-            f"{said(fresh['Transformer']['farthest'], 2)} of the norm at distance 1 is left",
+            f"with untrained weights, each step multiplies them by {said(of('Transformer'), 4)}; over {length - 1} "
+            f"tokens {said(fresh['Transformer']['farthest'], 2)} of the norm at distance 1 is left",
         ),
         Verdict(
             "After training, too, gradients reach farther in a Transformer-XL than in an LSTM, and in an LSTM than in "

@@ -17,7 +17,7 @@ from segue.lab.drawing import canvas
 from segue.lab.exercise import brief, exercise
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.kept import kept
-from segue.lab.spread import lower, mean, said, with_seeds
+from segue.lab.spread import fewer_bits, lower, mean, said, with_seeds
 from segue.nn.attention import Attention
 from segue.nn.block import Block as Layer
 from segue.nn.footprint import parameters
@@ -254,14 +254,15 @@ def tell(results: Results) -> list[Block]:
         *(_verdict(variants, name, claim) for name, claim in CLAIMS.items()),
         Verdict(
             "Label smoothing makes a model less sure, so that it predicts worse in bits, but more often right.",
-            _better(plain, whole) and lower(other, right),
+            fewer_bits(plain, whole) and lower(other, right),
             f"with smoothing {said(whole)} bits and {said([100 * one for one in right], 1)} % right, without "
             f"{said(plain)} bits and {said([100 * one for one in other], 1)} %; {with_seeds(whole)}",
         ),
         Verdict(
             "With BatchNorm what is made of a sentence depends on its neighbours in the batch; with LayerNorm not.",
             over["training"] > 1e-3 and near[WHOLE]["training"] < 1e-5,
-            f"with other neighbours it changes by up to {over['training']:.2g} in training ({over['reading']:.2g} when "
+            "a property of the norms, with untrained weights as with any: with other neighbours it changes by up to "
+            f"{over['training']:.2g} in training ({over['reading']:.2g} when "
             f"reading with stored averages); with LayerNorm by {near[WHOLE]['training']:.2g}",
         ),
         Table(
@@ -272,15 +273,6 @@ def tell(results: Results) -> list[Block]:
     ]
 
 
-MARGIN = 0.005
-"""Bits: less is no difference."""
-
-
-def _better(left: Sequence[float], right: Sequence[float]) -> bool:
-    """Lower with every seed, and by enough to speak of."""
-    return lower(left, right) and mean(right) - mean(left) > MARGIN
-
-
 def _of(variants: Results, name: str, what: str) -> list[float]:
     return [one[what] for one in variants[name]["seeds"]]
 
@@ -289,7 +281,7 @@ def _verdict(variants: Results, name: str, claim: str) -> Verdict:
     whole, without = _of(variants, WHOLE, "bits"), _of(variants, name, "bits")
     return Verdict(
         claim,
-        _better(whole, without),
+        fewer_bits(whole, without),
         f"{said(whole)} bits with it, {said(without)} without; {with_seeds(whole)}",
     )
 

@@ -82,7 +82,8 @@ def tell(results: Results) -> list[Block]:
     return [
         "A Transformer sees a set of tokens, not a row of them; a sinusoid of many wavelengths, added to each token "
         "or to each distance, tells it the order. The first picture is that table: a row for each place, a column for "
-        "each dimension, fast waves on the left and slow ones on the right.",
+        "each dimension, fast waves on the left and slow ones on the right. "
+        "Nothing is trained here: both verdicts are about the formula, computed.",
         Verdict(
             f"The sinusoids of {results['compared']:,} places are all distinct.",
             results["nearest"] > results["exact_in_float32"],

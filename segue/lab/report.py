@@ -9,6 +9,7 @@ from segue.errors import InputError
 from segue.lab.drawing import inline, save, style
 from segue.lab.experiment import Block, Experiment, Picture, Table, Verdict, experiment
 from segue.lab.record import Record, read_records, strange, write_text
+from segue.lab.spread import MARGIN
 
 PICTURES = "pictures"
 
@@ -29,7 +30,8 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
             notes.append(f"{name}: {note}")
         sections.append(_section(shown, record, note, output / PICTURES if name in draw else None))
     template = files("segue.lab").joinpath("report.html").read_text(encoding="utf-8")
-    page = template.replace("__INDEX__", _index(records)).replace("__SECTIONS__", "\n".join(sections))
+    page = template.replace("__MARGIN__", f"{MARGIN:g}").replace("__INDEX__", _index(records))
+    page = page.replace("__SECTIONS__", "\n".join(sections))
     write_text(output / "index.html", page)
     return output / "index.html", notes
 

@@ -29,6 +29,15 @@ def lower(left: Sequence[float], right: Sequence[float]) -> bool:
     return all(one < other for one, other in zip(left, right, strict=True))
 
 
+MARGIN = 0.005
+"""Bits: less is no difference. Models with untrained weights differ by less where only the way to read differs."""
+
+
+def fewer_bits(left: Sequence[float], right: Sequence[float]) -> bool:
+    """Whether the left side needs fewer bits with every seed, and by enough to speak of."""
+    return lower(left, right) and mean(right) - mean(left) > MARGIN
+
+
 def with_seeds(values: Sequence[float]) -> str:
     """How many seeds a comparison rests on, in words."""
     return "one seed" if len(values) == 1 else f"each of {len(values)} seeds"
