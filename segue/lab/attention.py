@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segue.checkpoint import Bundle
-from segue.config import Reach, Reading
+from segue.config import Reach, Reading, XLConfig
 from segue.infer.evaluate import segments
 from segue.infer.trace import TERMS, recording, recording_terms
 from segue.lab.drawing import HEAT, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.spread import mean
 from segue.lab.trained import budget, recipe_for, trained
 from segue.lab.tuning import tuned
 from segue.nn.memory import Memory
@@ -22,17 +22,47 @@ from segue.nn.xl import TransformerXL
 AVERAGED = {True: 10, False: 40}
 """Segments that averages are taken over, quick or not."""
 
+UNTRAINED = {True: 4, False: 8}
+"""Models with untrained weights beside the trained one, quick or not."""
+
+MARGIN = 2
+"""A figure of the trained model counts if it is so many times the highest of the untrained ones.
+
+Untrained weights look everywhere alike: their figures lie within about a hundredth of each other, whatever the seed, so
+that none of them comes near twice another.
+"""
+
+COMPARED = ("strongest in memory", "heads apart", "terms apart")
+"""The figures that verdicts rest on."""
+
+NEAREST = 0.1
+"""Tokens: looking nearer than this counts as looking this far where a ratio is taken."""
+
 
 def measure(setting: Setting) -> Results:
     best = tuned(setting, recipe_for(setting, seed=setting.seed), "xl")
     bundle = trained(setting, best.recipe, f"xl, seed {setting.seed}")
-    return _looked(setting, bundle)
+    assert isinstance(bundle.model, TransformerXL)
+    return compared(setting, bundle.model)
+
+
+def compared(setting: Setting, model: TransformerXL) -> Results:
+    """Where a model looks, and the figures of untrained weights of its shape that read the same text."""
+    untrained = []
+    for seed in range(setting.seed, setting.seed + UNTRAINED[setting.quick]):
+        fresh = _looked(setting, untrained_model(model.config, seed), f"looking untrained, seed {seed}")
+        untrained.append({"seed": seed, **figures(fresh)})
+    return {**_looked(setting, model, "looking"), "untrained": untrained}
+
+
+def untrained_model(config: XLConfig, seed: int) -> TransformerXL:
+    torch.manual_seed(seed)
+    return TransformerXL(config).eval()
 
 
 @torch.no_grad()
-def _looked(setting: Setting, bundle: Bundle) -> Results:
-    model, segment, count = bundle.model, budget(setting).segment, AVERAGED[setting.quick]
-    assert isinstance(model, TransformerXL)
+def _looked(setting: Setting, model: TransformerXL, told: str) -> Results:
+    segment, count = budget(setting).segment, AVERAGED[setting.quick]
     held = 4 * segment
     reading = Reading(segment=segment, reach=Reach(memory=held))
     sums, last = _Sums(held), {}
@@ -46,7 +76,7 @@ def _looked(setting: Setting, bundle: Bundle) -> Results:
         if number >= warm:
             sums.add(seen, terms)
             last = {name: weights[0] for name, weights in seen.items()}
-        setting.report("looking", number + 1, warm + count)
+        setting.report(told, number + 1, warm + count)
     return {
         "segment": segment,
         "held": held,
@@ -57,6 +87,7 @@ def _looked(setting: Setting, bundle: Bundle) -> Results:
         },
         "spreads": {term: _rounded(torch.cat(rows) / count, 3) for term, rows in sums.spreads().items()},
         "in memory": _rounded(torch.cat(sums.in_memory()) / count, 4),
+        "strongest in memory": _rounded(torch.cat(sums.strongest()) / count, 5),
         "heads": model.config.heads,
     }
 
@@ -73,7 +104,9 @@ class _Sums:
         self.names = sorted(seen, key=lambda name: int(name.split(".")[1]))
         for name, weights in seen.items():
             self._add("distance", name, "all", by_distance(weights[0], self._held))
-            self._add("memory", name, "all", weights[0, :, :, : self._held].sum(dim=-1).mean(dim=-1))
+            remembered = weights[0, :, :, : self._held]
+            self._add("memory", name, "all", remembered.sum(dim=-1).mean(dim=-1))
+            self._add("strongest", name, "all", remembered.amax(dim=-1).mean(dim=-1))
             for term, scores in terms[name].items():
                 self._add("distance", name, term, by_distance(scores[0].softmax(dim=-1), self._held))
                 self._add("spread", name, term, _spread(scores[0]))
@@ -90,6 +123,10 @@ class _Sums:
 
     def in_memory(self) -> list[Tensor]:
         return self._rows("memory", "all")
+
+    def strongest(self) -> list[Tensor]:
+        """The weight of the one state in memory that a query looks at most."""
+        return self._rows("strongest", "all")
 
     def _rows(self, what: str, term: str) -> list[Tensor]:
         return [self._found[what, name, term] for name in self.names]
@@ -127,30 +164,50 @@ def name_of(number: int, heads: int) -> str:
     return f"layer {number // heads + 1}, head {number % heads + 1}"
 
 
+def figures(looked: Results) -> Results:
+    """What trained and untrained weights are compared by."""
+    far = [mean_distance(row) for row in looked["by distance"]["all"]]
+    back = {term: mean([mean_distance(row) for row in looked["by distance"][term]]) for term in TERMS}
+    position = max(back["content and distance"], back["distance bias"])
+    return {
+        "in memory": mean(looked["in memory"]),
+        "strongest in memory": mean(looked["strongest in memory"]),
+        "heads apart": max(far) / max(min(far), NEAREST),
+        "terms apart": back["content"] / max(position, NEAREST),
+    }
+
+
 def tell(results: Results) -> list[Block]:
-    rows, heads, held = results["by distance"]["all"], results["heads"], results["held"]
-    far = [mean_distance(row) for row in rows]
+    heads, held, ours = results["heads"], results["held"], figures(results)
+    far = [mean_distance(row) for row in results["by distance"]["all"]]
     nearest, farthest = far.index(min(far)), far.index(max(far))
-    inside, spreads = results["in memory"], results["spreads"]
-    by_term = {term: sum(values) / len(values) for term, values in spreads.items()}
-    reach = {term: _mean([mean_distance(row) for row in results["by distance"][term]]) for term in TERMS}
-    content, distance = reach["content"], reach["distance bias"]
+    inside = results["in memory"]
+    back = {term: mean([mean_distance(row) for row in results["by distance"][term]]) for term in TERMS}
+    alone = ", ".join(f"({letter}) {back[term]:.1f}" for term, letter in zip(TERMS, "abcd", strict=True))
     return [
         f"A trained Transformer-XL read test text with a memory of {held} states, in segments of "
         f"{results['segment']}. The maps show one segment: a row for each token that looks, a column for each "
         f"that it looks at, the nearest {results['segment']} states of memory on the left of the seam. The "
         f"averages are over {results['segments']} segments.",
+        f"Untrained weights look everywhere alike, so that {_range(results, 'in memory', '.0%')} of their look lies in "
+        f"memory, where most keys are; of the trained model's, {ours['in memory']:.0%}. How much lies there "
+        "therefore says nothing; that single states in memory are looked at does. Each figure below is compared with "
+        f"those of {len(results['untrained'])} models of the same shape with untrained weights that read the same "
+        f"text, and counts as shown if it is more than {MARGIN} times the highest of them; among themselves these "
+        f"differ by at most {_apart(results):.1%}, so that chance does not reach it.",
         Verdict(
-            "Attention crosses the seam into memory.",
-            _mean(inside) > 0.01,
-            f"{_mean(inside):.0%} of all weight lies in memory; the head that looks there most puts "
-            f"{max(inside):.0%} there",
+            "Attention crosses the seam into memory, and chooses there.",
+            _beyond(results, "strongest in memory"),
+            "the one state in memory that a token looks at most gets "
+            f"{ours['strongest in memory']:.1%} of its look, mean of all heads; with untrained weights "
+            f"{_range(results, 'strongest in memory', '.2%')}",
         ),
         Verdict(
             "Heads differ in how far they look.",
-            far[farthest] > 2 * far[nearest],
+            _beyond(results, "heads apart"),
             f"on average {name_of(nearest, heads)} looks {far[nearest]:.1f} tokens back, and "
-            f"{name_of(farthest, heads)} {far[farthest]:.1f}",
+            f"{name_of(farthest, heads)} {far[farthest]:.1f}, {ours['heads apart']:.1f} times as far; with untrained "
+            f"weights {_range(results, 'heads apart', '.3f')} times",
         ),
         "A score is the sum of four terms: (a) what the query and the key hold, (b) what the query holds and "
         "how far the key lies, (c) what the key holds whatever the query, (d) how far the key lies whatever "
@@ -159,28 +216,54 @@ def tell(results: Results) -> list[Block]:
         "if it alone decided.",
         Verdict(
             "The position terms look nearby, the content term afar.",
-            distance < content,
-            f"alone, (d) would look {distance:.1f} tokens back on average, (a) {content:.1f}",
+            _beyond(results, "terms apart"),
+            f"alone they would look back, in tokens on average: {alone}; (a) {ours['terms apart']:.2f} times as far "
+            f"as the farther of (b) and (d), with untrained weights {_range(results, 'terms apart', '.3f')} times",
         ),
-        Table(
-            ["term", "spread of scores", "looks back, alone"],
-            [[TERMS[term], f"{by_term[term]:.2f}", f"{reach[term]:.1f} tokens"] for term in TERMS],
-            "The standard deviation of a term's scores over the keys of a query, mean of all heads; and the "
-            "mean distance.",
-        ),
-        Table(
-            ["head", "looks back", "in memory"],
-            [
-                [name_of(number, heads), f"{far[number]:.1f} tokens", f"{share:.0%}"]
-                for number, share in enumerate(inside)
-            ],
-        ),
+        *_tables(results, far, inside, back),
         "For a page to point at: segue attention RUN --text “…”.",
     ]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _beyond(results: Results, what: str) -> bool:
+    """Whether a figure lies farther above those of untrained weights than chance could take it."""
+    highest: float = max(one[what] for one in results["untrained"])
+    return bool(figures(results)[what] > MARGIN * highest)
+
+
+def _apart(results: Results) -> float:
+    """How much the untrained ones differ in the figure in which they differ most."""
+    columns: list[list[float]] = [[one[what] for one in results["untrained"]] for what in COMPARED]
+    return max(max(column) / min(column) - 1 for column in columns)
+
+
+def _range(results: Results, what: str, form: str) -> str:
+    values = [one[what] for one in results["untrained"]]
+    low, high = (format(value, form) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _tables(results: Results, far: list[float], inside: list[float], back: Results) -> list[Block]:
+    spreads, heads = results["spreads"], results["heads"]
+    return [
+        Table(
+            ["term", "spread of scores", "looks back, alone"],
+            [[TERMS[term], f"{mean(spreads[term]):.2f}", f"{back[term]:.1f} tokens"] for term in TERMS],
+            "The standard deviation of a term's scores over the keys of a query, mean of all heads; and the "
+            "mean distance.",
+        ),
+        Table(
+            ["head", "looks back", "in memory", "at one state there"],
+            [
+                [name_of(number, heads), f"{far[number]:.1f} tokens", f"{share:.0%}", f"{strongest:.1%}"]
+                for number, (share, strongest) in enumerate(
+                    zip(inside, results["strongest in memory"], strict=True)
+                )
+            ],
+            "Mean distance, the share of the look that lies in memory, and that of the state there that is looked "
+            "at most.",
+        ),
+    ]
 
 
 def draw(results: Results) -> list[Picture]:
@@ -228,4 +311,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )

@@ -4,6 +4,7 @@ A layer is what the table of "Attention Is All You Need" compares: attention alo
 Letters: n tokens, d width, k kernel, r window.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -120,14 +121,40 @@ def layers_between(layer: Callable[[int], nn.Module], length: int) -> int:
     return count
 
 
+def steps_between(length: int) -> int:
+    """How many steps of a recurrent layer lie on the shortest way from the first of its inputs to its last state."""
+    layer, first = Recurring(4), torch.randn(1, 4, requires_grad=True)
+    state = None
+    for token in (first, *torch.randn(length - 1, 1, 4)):
+        _, state = layer.cells(token, state)
+    assert state is not None
+    return fewest(state, first, "TanhBackward0")  # of which a step has one
+
+
+def fewest(output: Tensor, source: Tensor, kind: str) -> int:
+    """The fewest operations of one kind on any way through the graph from a tensor back to one that it depends on."""
+    ahead, seen = deque([(output.grad_fn, 0)]), set[Any]()
+    while ahead:
+        node, count = ahead.popleft()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "variable", None) is source:
+            return count
+        seen.add(node)
+        counts = node.name() == kind
+        for before, _ in node.next_functions:  # the nearest first
+            (ahead.append if counts else ahead.appendleft)((before, count + counts))
+    raise AssertionError("the one does not depend on the other")
+
+
 SHORT = 8
 """A window that is short against the lengths for which paths are found."""
 
 PATHS: dict[str, Callable[[int], int]] = {
     "self-attention": partial(layers_between, lambda _: Attending(4)),
-    "recurrent": lambda length: length,  # every step between is one
+    "recurrent": steps_between,
     "convolution": partial(layers_between, lambda _: Convolving(4)),
     "dilated convolution": partial(layers_between, lambda above: Convolving(4, dilation=KERNEL**above)),
     "restricted attention": partial(layers_between, lambda _: Attending(4, SHORT)),
 }
-"""How far apart the first of n inputs and the last output are."""
+"""How far apart the first of n inputs and the last output are: in layers, and in steps of the recurrent one."""

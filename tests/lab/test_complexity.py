@@ -3,9 +3,10 @@
 import math
 
 import pytest
+import torch
 
 from segue.lab import complexity
-from segue.lab.layers import KERNEL, LAYERS, PATHS, SHORT, costs, waiting
+from segue.lab.layers import KERNEL, LAYERS, PATHS, SHORT, costs, fewest, waiting
 
 
 def test_products_are_those_of_the_formulas() -> None:
@@ -23,9 +24,30 @@ def test_memory_counts_neither_weights_nor_input() -> None:
 @pytest.mark.parametrize("length", [9, 33])
 def test_paths(length: int) -> None:
     assert PATHS["self-attention"](length) == 1
+    assert PATHS["recurrent"](length) == length
     assert PATHS["convolution"](length) == math.ceil((length - 1) / (KERNEL - 1))
     assert PATHS["restricted attention"](length) == math.ceil((length - 1) / (SHORT - 1))
     assert PATHS["dilated convolution"](length) == math.ceil(math.log(length, KERNEL))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_path_is_the_shortest_that_there_is(stride: int) -> None:
+    """States that also see the one `stride` steps before can be reached in fewer steps."""
+    first = torch.ones(1, requires_grad=True)
+    states = [first.tanh()]
+    for step in range(1, 13):
+        states.append((states[step - 1] + states[max(0, step - stride)]).tanh())
+    assert fewest(states[12], first, "TanhBackward0") == 1 + 12 // stride
+
+
+def exponents(products: float) -> dict[str, dict[str, float]]:
+    return {"products": {"n": products}, "largest": {"n": 1.0}, "kept": {"n": 0.9}}
+
+
+def test_full_attention_does_not_pass_for_linear() -> None:
+    """Its memory is linear too, computed in windows: only its products tell it apart."""
+    assert complexity._linear(exponents(1.02))
+    assert not complexity._linear(exponents(1.95))
 
 
 def test_only_a_recurrent_layer_waits() -> None:
