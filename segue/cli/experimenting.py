@@ -54,11 +54,12 @@ def lab(
     from segue.lab.drawing import check_matplotlib
 
     check_matplotlib()
+    from segue.lab.report import check_page, write_report
+
+    check_page(output)
     if not only_report:
         use(threads, "cpu")
         _measure(names, output, data, quick, seed, tuple(run or ()))
-    from segue.lab.report import write_report
-
     page, notes = write_report(output, draw=names)
     for note in notes:
         tell(f"note: {note}")

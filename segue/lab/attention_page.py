@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from segue.errors import InputError
+from segue.files import write_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +58,7 @@ def json_in_html(data: object) -> str:
 
 
 def write_page(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror}") from None
+    write_whole(path, page, InputError)
 
 
 def _packed(view: View) -> dict[str, object]:

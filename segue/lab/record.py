@@ -12,8 +12,10 @@ from typing import Any, Literal
 import segue
 from segue.config import Settings
 from segue.errors import InputError
+from segue.files import write_whole
 from segue.lab.experiment import TITLES, Experiment, Results, Setting
 from segue.lab.sources import digest_here
+from segue.launch import processor
 
 
 class Record(Settings):
@@ -115,13 +117,11 @@ def strange(record: Record, experiment: Experiment) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all."""
-    fresh = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
     except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror}") from None
+        raise InputError(f"{path.parent} could not be made: {error.strerror}") from None
+    write_whole(path, text, InputError)
 
 
 def _as_json(record: Record) -> str:
@@ -146,17 +146,8 @@ def machine() -> Results:
     import torch
 
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())

@@ -19,6 +19,7 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
 
     Returns the page, and what a reader of it should know.
     """
+    check_page(output)
     records = read_records(output)
     if not records:
         raise InputError(f"{output} has no results yet; measure some: segue lab all --quick -o {output}")
@@ -34,6 +35,13 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
     page = page.replace("__SECTIONS__", "\n".join(sections))
     write_text(output / "index.html", page)
     return output / "index.html", notes
+
+
+def check_page(output: Path) -> None:
+    """Refuse to write over an index.html that is not a page of the lab."""
+    page, ours = output / "index.html", "<title>segue: what the papers claim, measured</title>"
+    if page.exists() and ours not in page.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(f"{page} is not a page of the lab; nothing was overwritten: choose another folder")
 
 
 def _index(records: Iterable[str]) -> str:

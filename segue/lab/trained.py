@@ -4,7 +4,6 @@ A run lies under `runs/` in the output, named by what defines it; one that was k
 """
 
 import json
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -119,7 +118,6 @@ def trained_run(setting: Setting, recipe: Recipe, told: str) -> Path:
             setting.report(f"training {told}", event.step, recipe.train.steps)
 
     if not (run / "run.json").is_file():
-        shutil.rmtree(run, ignore_errors=True)  # killed before it began
         runs.train(recipe, setting.data, run, watch=watch)
     elif not _finished(run):
         runs.resume(run, data=setting.data, watch=watch)

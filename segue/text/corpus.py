@@ -9,7 +9,6 @@ Splits are ranges of ids.bin, train first.
 """
 
 import hashlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
-from segue.files import whole_folder
 from segue.text.parsing import read_object
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -130,8 +128,3 @@ def read_header(folder: Path) -> CorpusHeader:
 def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def new_folder(folder: Path) -> AbstractContextManager[Path]:
-    """A folder to fill, which takes its place only when it is complete; nothing is ever overwritten."""
-    return whole_folder(folder, SourceError)

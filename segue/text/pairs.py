@@ -20,7 +20,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
-from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum, new_folder
+from segue.files import whole_folder
+from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum
 from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
 from segue.text.sources import open_any
@@ -194,7 +195,7 @@ def prepare_pairs(
     parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
 ) -> PairsHeader:
     """Write the pairs of all splits, whole or not at all; vocabularies come from `train` alone."""
-    with new_folder(folder) as fresh:
+    with whole_folder(folder, SourceError) as fresh:
         return _written(parts, fresh, config, report)
 
 

@@ -10,7 +10,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
-from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum, new_folder
+from segue.files import whole_folder
+from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
 from segue.text.sources import LONGEST, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
@@ -54,7 +55,7 @@ class PrepareConfig(Settings):
 
 def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
     """Write the corpus, whole or not at all."""
-    with new_folder(folder) as fresh:
+    with whole_folder(folder, SourceError) as fresh:
         return _written(source, fresh, config, report)
 
 

@@ -87,9 +87,6 @@ def test_a_model_is_trained_once_and_goes_on_where_it_was_killed(tmp_path: Path,
     again = trained.trained(setting, recipe, "a model").model.state_dict()
     assert len(told) == 6
     assert all(again[name].equal(weight) for name, weight in weights.items())
-    (run / "run.json").unlink()  # killed before it began
-    trained.trained_run(setting, recipe, "a model")
-    assert len(told) == 9
     other = trained.recipe_for(setting, seed=1)
     assert trained.run_name(setting, other) != trained.run_name(setting, recipe)
 
@@ -224,3 +221,10 @@ def test_a_figure_takes_the_colours_of_the_page() -> None:
     assert INK not in drawn
     assert LINE not in drawn
     assert "a title" in drawn  # as text, so that it can be read and found
+
+
+def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<title>my site</title>")
+    with pytest.raises(InputError, match=r"index.html is not a page of the lab; nothing was overwritten"):
+        write_report(tmp_path, [])
+    assert (tmp_path / "index.html").read_text() == "<title>my site</title>"

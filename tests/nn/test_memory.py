@@ -19,7 +19,7 @@ from segue.nn import memory as memory_module
 from segue.nn.memory import Memory, ProjectedMemory, Shelf, StateMemory, last
 from segue.nn.xl import TransformerXL
 from support import build, shape, some_tokens
-from thread_forks import stress
+from threads import stress
 
 REACH = Reach(memory=6)
 

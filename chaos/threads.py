@@ -1,9 +1,4 @@
-"""Forks of one memory read by many threads at once, compared bit by bit with what one thread reads.
-
-A test calls it with a few; for a longer look:
-
-    python -c "import sys; sys.path.insert(0, 'tests'); from thread_forks import stress; print(stress(rounds=100_000))"
-"""
+"""Forks of one memory read by many threads at once, compared bit by bit with what one thread reads."""
 
 import sys
 import threading
@@ -18,6 +13,7 @@ from segue.config import Reach
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 from support import build, shape, some_tokens
+from tally import Tally
 
 Read = list[Tensor]
 """Hidden states and memory rows, one after the other."""
@@ -69,3 +65,14 @@ def stress(*, rounds: int, steps: int = 3, threads: int = 8, model: TransformerX
             alone = [read_on(model, parent, way) for way in ways]
             wrong += sum(map(different, together, alone))
     return wrong
+
+
+def attack(rounds: int, seed: int) -> Tally:
+    """The same for several kinds of models, counted in steps of threads."""
+    tally, threads, steps = Tally("forks of a memory read by 8 threads, steps"), 8, 3
+    for encoding in ("xl", "shaw", "none"):
+        wrong = stress(rounds=rounds // 3, steps=steps, threads=threads, model=build(shape(encoding), seed))
+        tally.outcomes["the same as one thread"] += 2 * steps * (rounds // 3 * threads - wrong)
+        for _ in range(wrong):
+            tally.lose(f"{encoding}: a fork read by a thread differs")
+    return tally
