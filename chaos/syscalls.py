@@ -1,7 +1,8 @@
 """Every system call that changes the disk, one by one: the process is killed there, or the call fails.
 
 First the call is made once under strace, undisturbed, to learn which calls it makes on the folder in question; then
-once for each of them with SIGKILL, and once with each error that a disk may give.
+once for each of them with SIGKILL, and once with each error that a disk may give. Without strace, a hook does the same
+with what Python itself is about to change (`hook.py`).
 """
 
 import re
@@ -10,10 +11,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from children import Ended, run, traced
+from hook import harm_at, hooked
 from tally import Tally
 
 CALLS = (
@@ -46,7 +49,9 @@ class Case:
     again: Callable[[Path], Callable[[], None]] | None = None  # another command to go on with after a kill
 
 
+@cache
 def available() -> bool:
+    """Whether strace is there and may trace."""
     return (
         shutil.which("strace") is not None
         and not subprocess.run(
@@ -58,6 +63,8 @@ def available() -> bool:
 def points(case: Case, folder: Path, log: Path) -> list[Point]:
     """The calls of a command that change what is in its folder."""
     said = log.with_suffix(".said")
+    if not available():
+        return _hooked_points(case, folder, log, said)
     found = traced(case.do(folder), said, ["-s", "0", "-o", str(log), "-e", f"trace={','.join(CALLS)}"])
     assert found.code == 0, f"{case.name} fails undisturbed: {found.said}"
     numbers: Counter[str] = Counter()
@@ -70,6 +77,28 @@ def points(case: Case, folder: Path, log: Path) -> list[Point]:
             if changes and str(folder) in shown:
                 kept.append(Point(call, numbers[call], shown[:120]))
     return kept
+
+
+def _hooked_points(case: Case, folder: Path, log: Path, said: Path) -> list[Point]:
+    def note(number: int, shown: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{number} {shown}\n")
+
+    log.write_text("")
+    found = run(hooked(case.do(folder), folder, note), said)
+    assert found.code == 0, f"{case.name} fails undisturbed: {found.said}"
+    lines = [line.partition(" ") for line in log.read_text().splitlines()]
+    return [Point("hook", int(number), shown[:120]) for number, _, shown in lines]
+
+
+def harmed(case: Case, place: Path, said: Path, point: Point, harm: str) -> Ended:
+    """The command, with one call disturbed."""
+    if point.call == "hook":
+        return run(hooked(case.do(place), place, harm_at(point.number, harm)), said)
+    what = "signal=KILL" if harm == "KILL" else f"error={harm}"
+    options = ["-o", "/dev/null", "-e", f"trace={point.call}"]
+    inject = ["-e", f"inject={point.call}:{what}:when={point.number}"]
+    return traced(case.do(place), said, [*options, *inject])
 
 
 def attack(case: Case, folder: Path, harms: Iterable[str] = HARMS, every: int = 1) -> Tally:
@@ -97,10 +126,7 @@ def fresh(template: Path, place: Path) -> None:
 
 def disturbed(case: Case, place: Path, said: Path, point: Point, harm: str, tally: Tally) -> str:
     """What is wrong after one call was disturbed; counts how the command ended."""
-    what = "signal=KILL" if harm == "KILL" else f"error={harm}"
-    options = ["-o", "/dev/null", "-e", f"trace={point.call}"]
-    inject = ["-e", f"inject={point.call}:{what}:when={point.number}"]
-    found = traced(case.do(place), said, [*options, *inject])
+    found = harmed(case, place, said, point, harm)
     tally.count("killed" if found.code == -9 else "told in one line" if found.code else "done all the same")
     if harm == "KILL" and found.code not in (0, -9):
         return f"ended with {found.code}: {found.said[-300:]}"
