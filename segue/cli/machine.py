@@ -21,13 +21,16 @@ Int8 = Annotated[
 
 
 def use(threads: int, device: str) -> None:
-    """Set the threads, and refuse a device that is not there."""
+    """Set the threads, which get on with others on the machine, and refuse a device that is not there."""
     import torch
 
+    from segue.cli.busy import watch_others
     from segue.errors import InputError
     from segue.launch import neighbours
 
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // neighbours()))
+    if torch.get_num_threads() > 1:
+        watch_others()
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
