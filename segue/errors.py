@@ -4,9 +4,17 @@ Every message says what was found, what was wanted and what to try, in one line.
 None of these is a ValueError: pydantic would swallow it into a report of its own.
 """
 
+LONGEST = 1000
+"""Characters of a message; of a longer one, the middle is left out."""
+
 
 class SegueError(Exception):
     """Anything a user can put right."""
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.splitlines())  # what is quoted from a file may have several
+        half = LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
 
 
 class ConfigError(SegueError):
