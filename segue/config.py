@@ -6,6 +6,7 @@ Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D h
 
 from difflib import get_close_matches
 from itertools import pairwise
+from reprlib import Repr
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -37,16 +38,30 @@ AT_ONCE = 512
 """Tokens that go through the layers together where seams do not show: enough to keep the machine's products large."""
 
 
-class Settings(BaseModel):
-    """Frozen, closed, and with errors of one line."""
+SHORT = Repr()
+"""Shows what was found in a setting, however long or deeply nested."""
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class Settings(BaseModel):
+    """Frozen, closed, finite, and with errors of one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __init__(self, /, **values: Any) -> None:
+        for name in type(self).model_fields.keys() & values.keys():
+            _check_fits(f"{type(self).__name__}: {name}", values[name])
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(explained(type(self), error)) from None
+
+
+def _check_fits(name: str, value: Any) -> None:
+    """Refuse numbers that torch and numpy cannot hold. (Python's have no limit, and may take for ever to print.)"""
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            raise ConfigError(f"{name} should be a number of 64 bits; found a longer one")
 
 
 def explained(kind: type[BaseModel], error: ValidationError) -> str:
@@ -70,7 +85,7 @@ def _complaint(kind: type[BaseModel], detail: Any) -> str:
             found, known = detail["ctx"]["tag"], detail["ctx"]["expected_tags"]
             return f"{kind.__name__}: {name}.kind should be one of {known}; found '{found}'"
     wanted = detail["msg"].removeprefix("Input should be ")
-    return f"{kind.__name__}: {name} should be {wanted}; found {detail['input']!r}"
+    return f"{kind.__name__}: {name} should be {wanted}; found {SHORT.repr(detail['input'])}"
 
 
 def _as_wide(shape: dict[str, Any]) -> int:
@@ -298,7 +313,9 @@ class Translating(Settings):
     """How a translator searches unless whoever asks says otherwise."""
 
     width: PositiveInt = 4  # of the beam; 1 is greedy
-    penalty: float = Field(0.6, ge=0)  # of short texts: a score is divided by ((5 + length) / 6) ** penalty
+    penalty: float = Field(
+        0.6, ge=0, le=10
+    )  # of short texts: a score is divided by ((5 + length) / 6) ** penalty
     longest: PositiveInt = 256  # tokens
 
 

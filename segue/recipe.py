@@ -26,6 +26,9 @@ from segue.config import (
 )
 from segue.errors import ConfigError
 
+LONGEST, LONGEST_LINE = 2**16, 1000
+"""Characters of a recipe: tomllib takes quadratic time for names of many parts."""
+
 Extension = Literal["hold", "rewarm", "stretch"]
 """How the rate of a run goes on beyond its planned end.
 
@@ -159,10 +162,17 @@ def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
 def read_recipe(path: Path) -> dict[str, Any]:
     """The values of a recipe in TOML, not yet checked."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if len(text) > LONGEST or any(len(line) > LONGEST_LINE for line in text.splitlines()):
+            raise ConfigError(
+                f"{path} is no recipe: it has more than {LONGEST:,} characters, or {LONGEST_LINE:,} in a line"
+            )
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} could not be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply to be read; is it the right file?") from None
+    except ValueError as error:  # of the syntax, of UTF-8, or of a number with thousands of digits
         raise ConfigError(f"{path} is no TOML: {error}") from None
 
 
@@ -206,5 +216,5 @@ def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, An
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text

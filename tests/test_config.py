@@ -1,12 +1,13 @@
 """Settings are closed and checked when built; a mistake is one line that says what to do."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segue.config import Reach, Reading, Settings, XLConfig
 from segue.errors import ConfigError, SegueError
-from segue.recipe import Recipe, TrainConfig
+from segue.recipe import Recipe, TrainConfig, read_recipe, recipe_of, with_changes
 
 TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
 
@@ -133,3 +134,46 @@ def test_settings_survive_json_and_are_frozen() -> None:
     assert XLConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(Exception, match="frozen"):
         config.vocab = 3  # type: ignore[misc]
+
+
+def test_numbers_are_finite_and_fit_into_64_bits() -> None:
+    for value in (2**63, -(2**64), 10**5000, [1, 10**400], float("inf"), float("nan")):
+        for kind, values in (
+            (XLConfig, {"vocab": 9, "cutoffs": value}),
+            (TrainConfig, {**TRAIN, "rate": value}),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                kind(**values)
+            assert len(str(caught.value)) < 200
+
+
+def test_what_was_found_is_shown_in_short() -> None:
+    deep: object = 1
+    for _ in range(900):
+        deep = [deep]
+    for value in (deep, "x" * 10**6, [0] * 10**5):
+        with pytest.raises(ConfigError, match="vocab should be a valid integer") as caught:
+            XLConfig(vocab=value)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a = " + "[" * 900, "nested too deeply"),
+        ("a = 1 1", "is no TOML"),
+        ("a = 0", "needs 'model'"),
+        (".".join("a" * 5000) + " = 1", "is no recipe"),
+        ("# comment\n" * 10**4, "is no recipe"),
+    ],
+)
+def test_a_strange_recipe_is_one_line(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(ConfigError, match=complaint):
+        recipe_of(read_recipe(tmp_path / "recipe.toml"))
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000, "{a=" * 3000, "0x" + "f" * 6000])
+def test_a_strange_change_is_one_line(value: str) -> None:
+    with pytest.raises(ConfigError):
+        recipe_of(with_changes({"model": {"vocab": 9}}, [f"model.width={value}"]))
