@@ -7,6 +7,7 @@ glove text        as word2vec text, without the first line
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -15,10 +16,12 @@ import torch
 from torch import Tensor
 
 from segue.errors import SourceError
-from segue.text.sources import open_any
+from segue.text.sources import open_any, rows_of
 
 LONGEST_WORD = 10_000
 """Bytes; a binary file without a blank for so long is none."""
+WIDEST = 100_000
+"""Numbers of a vector; more are a sign of damage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,7 @@ class Vectors:
         known = {place: rows[text] for place, text in enumerate(texts) if text in rows}
         fitted = table.detach().clone()
         if known:
-            spread = self.rows.std().to(fitted)
+            spread = self.rows.std().to(fitted) if self.rows.numel() > 1 else fitted.new_zeros(())
             if not (spread.isfinite() and spread > 0):
                 raise SourceError(
                     "the vectors are all alike, or hold what is no number; is it the right file?"
@@ -64,7 +67,7 @@ def read_vectors(path: Path | str) -> Vectors:
         raise SourceError(f"there is no file {path}")
     with open_any(path) as file:
         first = file.readline(LONGEST_WORD)
-        header = _header(first)
+        header = _header(first, path)
         if header is None:
             return _collected(path, _text_rows(file, path, first=first), None)
         probe = file.readline(LONGEST_WORD)
@@ -75,12 +78,15 @@ def read_vectors(path: Path | str) -> Vectors:
         return _collected(path, _binary_rows(file, path, *header), header)
 
 
-def _header(line: bytes) -> tuple[int, int] | None:
+def _header(line: bytes, path: Path) -> tuple[int, int] | None:
     """Count and width, if the line is nothing but these two."""
     fields = line.split()
-    if len(fields) != 2 or not all(field.isdigit() for field in fields):
+    if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
-    return int(fields[0]), int(fields[1])
+    count, width = map(int, fields)
+    if width > WIDEST:
+        raise SourceError(f"{path} promises vectors of {width:,} numbers; is it damaged?")
+    return count, width
 
 
 def _is_text(line: bytes, width: int) -> bool:
@@ -94,12 +100,12 @@ def _is_text(line: bytes, width: int) -> bool:
 
 def _text_rows(file: IO[bytes], path: Path, *, first: bytes) -> "Iterator[tuple[str, np.ndarray]]":
     """`first` is a line that was read already; it may be empty."""
-    number = 1
-    lines = iter([first, *file]) if first else iter(file)
+    lines = chain([first] if first else [], rows_of(file, path))
     for number, line in enumerate(lines, start=1 if first else 2):
         word, *fields = line.decode("utf-8", "replace").rstrip().split(" ")
         try:
-            yield word, np.array(fields, dtype=np.float32)
+            with np.errstate(over="ignore"):  # what is no finite number is told of later
+                yield word, np.array(fields, dtype=np.float32)
         except ValueError:
             raise SourceError(
                 f"line {number} of {path} is no word with numbers behind it: {line[:60]!r}"

@@ -24,7 +24,7 @@ from segue.files import whole_folder
 from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum
 from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
-from segue.text.sources import open_any
+from segue.text.sources import open_any, rows_of
 from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, unicode
 
 HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
@@ -75,10 +75,11 @@ def from_two_files(source: Path, target: Path) -> Pairs:
 
     def pairs() -> Iterator[Pair]:
         with open_any(source) as left, open_any(target) as right:
-            for number, (ours, theirs) in enumerate(zip_longest(left, right), start=1):
+            lines = zip_longest(rows_of(left, source), rows_of(right, target))
+            for number, (ours, theirs) in enumerate(lines, start=1):
                 if ours is None or theirs is None:
                     short, long = (source, target) if ours is None else (target, source)
-                    more = sum(1 for _ in (right if ours is None else left))
+                    more = sum(1 for _ in rows_of(right if ours is None else left, long))
                     raise SourceError(
                         f"{short} has {number - 1:,} lines and {long} {number + more:,}; "
                         "line by line they should be translations of each other"
@@ -93,7 +94,7 @@ def from_tabs(path: Path) -> Pairs:
 
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(rows_of(file, path), start=1):
                 name, fields = f"line {number} of {path}", line.rstrip(b"\r\n").split(b"\t")
                 if len(fields) != 2:
                     raise SourceError(
@@ -110,7 +111,7 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
 
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(rows_of(file, path), start=1):
                 name = f"line {number} of {path}"
                 row = parse_json(line, name)
                 texts = [row.get(key) if isinstance(row, dict) else None for key in (source, target)]

@@ -8,6 +8,7 @@ import bz2
 import gzip
 import io
 import lzma
+import struct
 import sys
 import sysconfig
 import tempfile
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -23,10 +25,18 @@ from typing import IO, Any, NamedTuple, cast
 from segue.errors import SourceError
 from segue.text.parsing import parse_json
 
+UNREADABLE = (
+    *(OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile),
+    *(RuntimeError, UnicodeDecodeError, struct.error),  # of zip: encrypted or unknown, names, sizes that lie
+)
+"""What the libraries raise for a file that is not what its name says."""
+
 BLOCK = 2**20
 PACKED = (".gz", ".xz", ".bz2", ".zip")
 LONGEST = 4 * BLOCK
 """A line longer than this is cut."""
+LONGEST_ROW = 64 * BLOCK
+"""A row or a sentence longer than this is refused: it has to be in memory as a whole."""
 
 
 class Piece(NamedTuple):
@@ -88,13 +98,25 @@ def open_any(path: Path) -> Iterator[IO[bytes]]:
     """A plain, gz, xz, bz2 or zip file (of one member) as it is inside. What is damaged may show only at its end."""
     try:
         file = _opened(path)
-    except (OSError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
+    except UNREADABLE as error:
         raise SourceError(f"{path} could not be opened: {error}") from None
     try:
         with file:
             yield file
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise SourceError(f"{path} could not be read to its end: {error}") from None
+    except MemoryError:  # an xz file says itself how much it takes
+        raise SourceError(f"{path} takes more memory to unpack than there is; unpack it elsewhere") from None
+
+
+def rows_of(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The lines of an opened file, of which each must fit into memory."""
+    for number, line in enumerate(iter(partial(file.readline, LONGEST_ROW + 1), b""), start=1):
+        if len(line) > LONGEST_ROW:
+            raise SourceError(
+                f"line {number} of {path} has more than {LONGEST_ROW // BLOCK} MiB; is it the right file?"
+            )
+        yield line
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -182,7 +204,7 @@ def from_jsonl(path: Path, column: str) -> Source:
 
     def rows() -> Iterator[Any]:
         with open_any(path) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(rows_of(file, path), start=1):
                 yield parse_json(line, f"line {number} of {path}")
 
     return from_rows(str(path), rows, column)

@@ -81,3 +81,22 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_vectors_without_a_spread_are_refused(value: float) -> None:
     with pytest.raises(SegueError, match="all alike, or hold what is no number"):
         Vectors(("a", "b"), torch.full((2, 3), value)).fitted(torch.randn(4, 3), ["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"3 99999999999\nthe \0\0\0\0", "promises vectors of 99,999,999,999 numbers"),
+        (b"9" * 5000 + b" 3\nthe 1 2 3\n", "line 2 of .* has 3 numbers"),
+        (b"the 1e39 2 3\n", "all of them finite"),
+    ],
+)
+def test_sizes_and_numbers_beyond_reason_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "vectors").write_bytes(content)
+    with pytest.raises(SourceError, match=complaint):
+        read_vectors(tmp_path / "vectors")
+
+
+def test_one_number_has_no_spread() -> None:
+    with pytest.raises(SourceError, match="all alike"):
+        Vectors(("a",), torch.ones(1, 1)).fitted(torch.randn(3, 1), ["a", "b", "c"])

@@ -292,3 +292,49 @@ print(len(first), source.size("train"), sum(piece.begins for piece in source.par
     )
     assert found.stdout.split() == [b"%d" % len(text), b"%d" % len(text), b"1"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sources, "LONGEST_ROW", 100)
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "short"}\n{"text": "' + b"x" * 200)
+    pieces = sources.from_jsonl(tmp_path / "rows.jsonl", "text").parts["train"]()
+    assert next(pieces).text == b"short"
+    with pytest.raises(SourceError, match=r"line 2 of .* has more than .* MiB"):
+        next(pieces)
+
+
+def test_an_archive_that_lies_is_refused_in_one_line(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
+        archive.writestr("text.txt", b"text")
+    whole = (tmp_path / "text.zip").read_bytes()
+    entry = whole.rfind(b"PK\x01\x02")
+    lies = {
+        8: b"\x01\x00",
+        10: b"\x63\x00",
+        20: b"\x01",
+        42: b"\xff\xff",
+    }  # flags, method, size, where it begins
+    utf_8 = {8: b"\x00\x08", 46: b"\xff"}  # a name that is none
+    for lie in (*({place: text} for place, text in lies.items()), utf_8):
+        text = bytearray(whole)
+        for place, part in lie.items():
+            text[entry + place : entry + place + len(part)] = part
+        (tmp_path / "text.zip").write_bytes(text)
+        with (
+            pytest.raises(SourceError, match="could not be"),
+            sources.open_any(tmp_path / "text.zip") as file,
+        ):
+            file.read()
+
+
+def test_what_takes_too_much_memory_to_unpack_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.xz").write_bytes(lzma.compress(b"text"))
+
+    def greedy(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(lzma.LZMAFile, "read", greedy)
+    with pytest.raises(SourceError, match="more memory"), sources.open_any(tmp_path / "text.xz") as file:
+        file.read()
