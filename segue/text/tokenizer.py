@@ -8,7 +8,7 @@ import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Encoding, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as TokenizerFile
 
-from segue.errors import InputError, SourceError
+from segue.errors import InputError, SegueError, SourceError
 
 EOS, UNK = "<eos>", "<unk>"
 
@@ -26,6 +26,9 @@ END_OF_TEXT = (EOS, "<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]")
 
 BLOCK = 2**16
 """Ids that are looked at together."""
+
+MOST = 2**24
+"""Ids of a tokenizer; a table of all of them has to be in memory."""
 
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What GPT-2 calls a word, and `ByteLevel` after it."""
@@ -139,6 +142,8 @@ class TextTokenizer:
         file.no_padding()
         self._file = file
         self._size = max(file.get_vocab().values(), default=-1) + 1  # its ids may have gaps
+        if self._size > MOST:
+            raise SourceError(f"the tokenizer has an id of {self._size - 1:,}; ids should be below {MOST:,}")
         self._words = isinstance(file.model, models.WordLevel) and file.token_to_id(EOS) is not None
 
     @property
@@ -162,12 +167,9 @@ class TextTokenizer:
         return encoding.ids, stretches
 
     def _encoding(self, text: str) -> Encoding:
-        try:
+        hint = f"); use one that knows {UNK}"
+        with telling(InputError, "the tokenizer has no id for some of this text (", hint):
             return self._file.encode(text, add_special_tokens=False)
-        except Exception as error:  # the library raises bare Exceptions
-            raise InputError(
-                f"the tokenizer has no id for some of this text ({error}); use one that knows {UNK}"
-            ) from None
 
     def decode(self, ids: Ids) -> bytes:
         return self.lines(self.text(ids)).encode()
@@ -199,7 +201,8 @@ class TextTokenizer:
 
     def text(self, ids: Ids) -> str:
         """The text of ids, as the file's own decoder gives it."""
-        text: str = self._file.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
+        with telling(InputError, "the tokenizer cannot spell these ids: "):
+            text: str = self._file.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
         return text
 
     def lines(self, text: str) -> str:
@@ -260,12 +263,34 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and found.get("segue") == "bytes":
-            return ByteTokenizer(bytes(list(found["symbols"])))  # (bytes(5) would be five zeros)
-        return TextTokenizer(TokenizerFile.from_file(str(path)))
+            return ByteTokenizer(_different(bytes(list(found["symbols"]))))  # (bytes(5) would be five zeros)
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None
-    except Exception as error:  # the library raises bare Exceptions
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise SourceError(f"{path} is no tokenizer.json: {error}") from None
+    with telling(SourceError, f"{path} is no tokenizer.json: "):
+        return TextTokenizer(TokenizerFile.from_file(str(path)))
+
+
+def _different(symbols: bytes) -> bytes:
+    if not symbols or len(set(symbols)) < len(symbols):
+        raise ValueError("its symbols should be different bytes, and one at least")
+    return symbols
+
+
+@contextmanager
+def telling(wrong: type[SegueError], what: str, hint: str = "") -> Iterator[None]:
+    """Tell what goes wrong in the tokenizers library in one line. It raises bare Exceptions, and panics."""
+    try:
+        yield
+    except SegueError:
+        raise
+    except Exception as error:
+        raise wrong(f"{what}{error}{hint}") from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # which has no address that could be imported
+            raise
+        raise wrong(f"{what}{error}{hint}") from None
 
 
 def digest(tokenizer: Tokenizer) -> str:

@@ -22,6 +22,7 @@ from segue.text.tokenizer import (
     comes_back,
     digest,
     load_tokenizer,
+    telling,
     train_bpe,
     train_characters,
     train_words,
@@ -354,3 +355,27 @@ def test_a_stream_bears_ids_that_no_text_has(ids: list[int]) -> None:
 
 def test_a_byte_file_says_whose_it_is() -> None:
     assert json.loads(ByteTokenizer(b"ba").json()) == {"segue": "bytes", "symbols": [98, 97]}
+
+
+@pytest.mark.parametrize("symbols", [[], [1, 1], list(range(256)) * 2, [256], [-1], "ab", 5, None])
+def test_the_symbols_of_bytes_are_different_bytes(symbols: object, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"segue": "bytes", "symbols": symbols}))
+    with pytest.raises(SourceError, match="is no tokenizer.json"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_ids_beyond_reason_are_refused(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 4_000_000_000}, "unk_token": "a"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(SourceError, match="an id of 4,000,000,000"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_a_panic_of_the_library_is_one_line() -> None:
+    class PanicException(BaseException):
+        pass
+
+    with pytest.raises(SourceError, match="no tokenizer: oh"), telling(SourceError, "no tokenizer: "):
+        raise PanicException("oh")
+    with pytest.raises(KeyboardInterrupt), telling(SourceError, ""):
+        raise KeyboardInterrupt
