@@ -9,12 +9,14 @@ Splits are ranges of ids.bin, train first.
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
@@ -54,6 +56,19 @@ class CorpusHeader(Settings):
     width: Literal["uint8", "uint16", "uint32"]
     splits: dict[str, Split]
     checksums: dict[str, str]  # SHA-256 of the files beside it
+
+    @model_validator(mode="after")
+    def _splits_stay_apart(self) -> Self:
+        check_apart({name: (split.begin, split.end) for name, split in self.splits.items()})
+        return self
+
+
+def check_apart(ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Splits that overlap would train on what is tested."""
+    ordered = sorted(ranges.values())
+    wrong = any(end < begin for begin, end in ordered)
+    if wrong or any(end > begin for (_, end), (begin, _) in pairwise(ordered)):
+        raise ValueError(f"the splits overlap, or end before they begin: {dict(ranges)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +112,10 @@ class Corpus:
         return self._streams[split]
 
     def _opened(self, found: Split) -> Stream:
-        ids = np.memmap(self.folder / IDS, dtype=self.header.width, mode="r")[found.begin : found.end]
-        ends = np.fromfile(self.folder / ENDS, dtype="<u8").astype(np.int64)
+        whole = numbers(self.folder / IDS, self.header.width)
+        ids = whole[found.begin : found.end]
+        check_ids(self.folder, ids, self.header.vocab)
+        ends = rising(self.folder / ENDS, len(whole))
         inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin
         starts = np.concatenate([[0], inside])
         return Stream(ids, starts, found, self.tokenizer, self.header.lossless)
@@ -107,7 +124,16 @@ class Corpus:
 def open_corpus(folder: Path | str) -> Corpus:
     """Open what `segue prepare` made, and check that it is still the same."""
     folder = Path(folder)
-    return Corpus(folder, read_header(folder), load_tokenizer(folder / TOKENIZER))
+    header, tokenizer = read_header(folder), load_tokenizer(folder / TOKENIZER)
+    if tokenizer.size != header.vocab:
+        raise SourceError(
+            f"{folder} has {header.vocab:,} symbols and its tokenizer {tokenizer.size:,}; prepare it again"
+        )
+    whole = len(numbers(folder / IDS, header.width))
+    end = max((split.end for split in header.splits.values()), default=0)
+    if whole < end:
+        raise SourceError(f"{folder / IDS} holds {whole:,} tokens and the splits {end:,}; prepare it again")
+    return Corpus(folder, header, tokenizer)
 
 
 def read_header(folder: Path) -> CorpusHeader:
@@ -117,12 +143,48 @@ def read_header(folder: Path) -> CorpusHeader:
             f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
         )
     header = CorpusHeader(**read_object(folder / HEADER))
-    for name, checksum in header.checksums.items():
-        if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
+    check_same(folder, header.checksums, (IDS, ENDS, TOKENIZER))
+    return header
+
+
+def check_same(folder: Path, checksums: Mapping[str, str], needed: Iterable[str]) -> None:
+    """Check that the files are those that were prepared; all that are needed, and none elsewhere."""
+    here = {file.name for file in folder.iterdir() if file.is_file()}
+    for name in {*needed, *checksums}:
+        if name not in here or file_checksum(folder / name) != checksums.get(name):
             raise SourceError(
                 f"{folder / name} has changed since it was prepared, or is gone; prepare it again"
             )
-    return header
+
+
+def numbers(path: Path, kind: str) -> np.ndarray[Any, Any]:
+    """A file of numbers, memory-mapped."""
+    size, width = path.stat().st_size, np.dtype(kind).itemsize
+    if size % width:
+        raise SourceError(
+            f"{path} has {size:,} bytes, which are no whole numbers of {width}; prepare it again"
+        )
+    return np.memmap(path, dtype=kind, mode="r") if size else np.zeros(0, dtype=kind)
+
+
+def rising(path: Path, most: int) -> np.ndarray[Any, Any]:
+    """A file of places, each at or behind the one before, up to `most`."""
+    numbers(path, "<u8")  # is it whole?
+    places = np.fromfile(path, dtype="<u8")
+    if len(places) and (places[-1] > most or (places[1:] < places[:-1]).any()):
+        raise SourceError(f"{path} should hold rising places up to {most:,}; prepare it again")
+    return places.astype(np.int64)
+
+
+def check_ids(folder: Path, ids: np.ndarray[Any, Any], vocab: int) -> None:
+    """Refuse ids that the vocabulary does not have: torch would look far beyond its tables."""
+    if vocab > np.iinfo(ids.dtype).max:
+        return
+    highest = int(ids.max(initial=0))
+    if highest >= vocab:
+        raise SourceError(
+            f"{folder / IDS} holds the id {highest:,}, and its vocabulary ends at {vocab - 1:,}; prepare it again"
+        )
 
 
 def file_checksum(path: Path) -> str:

@@ -13,15 +13,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.files import whole_folder
-from segue.text.corpus import ENDS, IDS, TOKENIZER, file_checksum
+from segue.text.corpus import (
+    ENDS,
+    IDS,
+    TOKENIZER,
+    check_apart,
+    check_ids,
+    check_same,
+    file_checksum,
+    numbers,
+    rising,
+)
 from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
 from segue.text.sources import open_any, rows_of
@@ -68,6 +78,13 @@ class PairsHeader(Settings):
     whole: bool = False  # ids.bin holds whole sides; False: of an older folder, already cut at `longest`
     splits: dict[str, PairsSplit]
     checksums: dict[str, str]
+
+    @model_validator(mode="after")
+    def _splits_stay_apart(self) -> Self:
+        check_apart({name: (split.begin, split.end) for name, split in self.splits.items()})
+        if "train" not in self.splits or not self.splits["train"].pairs:
+            raise ValueError(f"there are no pairs to train on in the splits {list(self.splits)}")
+        return self
 
 
 def from_two_files(source: Path, target: Path) -> Pairs:
@@ -264,13 +281,35 @@ def open_pairs(folder: Path | str) -> PairSet:
             f"{folder} holds no prepared pairs (it has no {HEADER}); make them: segue prepare-pairs"
         )
     header = PairsHeader(**read_object(folder / HEADER))
-    for name, checksum in header.checksums.items():
-        if not (folder / name).is_file() or file_checksum(folder / name) != checksum:
-            raise SourceError(
-                f"{folder / name} has changed since it was prepared, or is gone; prepare it again"
-            )
+    needed = (IDS, ENDS, TOKENIZER, *([SOURCE_TOKENIZER] if header.source_vocab else []))
+    check_same(folder, header.checksums, needed)
     target = load_tokenizer(folder / TOKENIZER)
     source = load_tokenizer(folder / SOURCE_TOKENIZER) if header.source_vocab else target
-    ids = np.fromfile(folder / IDS, dtype="<u4")
-    ends = np.fromfile(folder / ENDS, dtype="<u8").astype(np.int64)
-    return PairSet(folder, header, source, target, ids, ends)
+    ids = np.array(numbers(folder / IDS, "<u4"))
+    pairs = PairSet(folder, header, source, target, ids, rising(folder / ENDS, len(ids)))
+    _check_whole(pairs)
+    return pairs
+
+
+def _check_whole(pairs: PairSet) -> None:
+    """Two sides for each pair of the splits, of ids that their vocabularies have."""
+    header, folder = pairs.header, pairs.folder
+    for tokenizer, vocab in (
+        (pairs.target, header.vocab),
+        (pairs.source, header.source_vocab or header.vocab),
+    ):
+        if tokenizer.size + 2 != vocab:
+            raise SourceError(
+                f"{folder} has {vocab:,} symbols, start and end included, and its tokenizer {tokenizer.size:,}; "
+                "prepare it again"
+            )
+    count = max(split.end for split in header.splits.values())
+    if len(pairs.ends) != 2 * count:
+        raise SourceError(
+            f"{folder / ENDS} holds the ends of {len(pairs.ends):,} sides; {count:,} pairs have twice as many; "
+            "prepare it again"
+        )
+    sides = np.repeat(np.arange(2 * count) % 2 == 0, np.diff(pairs.ends, prepend=0))
+    known = pairs.ids[: len(sides)]
+    check_ids(folder, known[sides], pairs.source.size)
+    check_ids(folder, known[~sides], pairs.target.size)
