@@ -12,7 +12,8 @@ or the new one is.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "SHA256SUMS"
 CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
 BUNDLE_FILES = {CONFIG, WEIGHTS, CHECKSUMS, TOKENIZER, SOURCE_TOKENIZER}
+READ = {*BUNDLE_FILES, COUNTERS}
 
 Loaded = TypeVar("Loaded")
 
@@ -221,7 +223,8 @@ def _load_weights(folder: Path, model: nn.Module) -> None:
 
 def checkpoints(run: Path) -> list[Path]:
     """A run's checkpoints, from the oldest to the newest."""
-    return sorted((run / CHECKPOINTS).glob("step-*"))
+    folders = (run / CHECKPOINTS).glob("step-*")
+    return sorted(folder for folder in folders if folder.name.removeprefix("step-").isdecimal())
 
 
 def best_checkpoint(run: Path) -> Path:
@@ -231,13 +234,13 @@ def best_checkpoint(run: Path) -> Path:
         if not kept:
             raise BundleError(f"{run} has no checkpoint yet")
         try:
+            _verify_file(kept[-1], COUNTERS, _checksums(kept[-1]))  # it decides which weights are taken
             step = read_json(kept[-1] / COUNTERS).get("best_step")
         except BundleError:
             if kept[-1].exists():
                 raise
             continue  # removed by a run that goes on
-        best = checkpoint_path(run, step) if isinstance(step, int) else kept[-1]
-        return best if best.exists() else kept[-1]
+        return next((folder for folder in kept if step_of(folder) == step), kept[-1])
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -310,19 +313,38 @@ def _present(path: Path) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Check that every file is the one that was saved."""
-    if not (folder / CHECKSUMS).is_file():
-        raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
-    try:
+    """Check that every file is the one that was saved, and that there is no other that would be read with them."""
+    sums = _checksums(folder)
+    for name in {CONFIG, WEIGHTS, *sums}:
+        _verify_file(folder, name, sums)
+    with _readable(folder):
+        for file in folder.iterdir():
+            if file.name not in (*sums, CHECKSUMS) and (file.suffix == ".safetensors" or file.name in READ):
+                raise BundleError(f"{file} is not among the files that were saved; remove it")
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    with _readable(folder):
+        if not (folder / CHECKSUMS).is_file():
+            raise BundleError(f"{folder} has no {CHECKSUMS}, so it is incomplete; copy or import it again")
         lines = (folder / CHECKSUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        for name in {CONFIG, WEIGHTS, *sums}:
-            if not (folder / name).is_file():
-                raise BundleError(f"{folder} lacks {name}; copy or import it again")
-            if sums.get(name) != file_checksum(folder / name):
-                raise BundleError(
-                    f"{folder / name} is not the file that was saved (its checksum differs); restore it"
-                )
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _verify_file(folder: Path, name: str, sums: dict[str, str]) -> None:
+    with _readable(folder):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise BundleError(f"{folder} lacks {name}; copy or import it again")
+        if sums.get(name) != file_checksum(folder / name):
+            raise BundleError(
+                f"{folder / name} is not the file that was saved (its checksum differs); restore it"
+            )
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise BundleError(f"{folder} could not be read: {error}") from None
 
