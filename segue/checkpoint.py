@@ -32,10 +32,12 @@ from segue.config import (
     Seq2SeqConfig,
     Translating,
     TranslatorConfig,
+    VocabularyConfig,
 )
 from segue.errors import BundleError, SegueError
 from segue.files import present, whole_folder
 from segue.nn.deferred import blank
+from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -54,6 +56,8 @@ BUNDLE_FILES = {CONFIG, WEIGHTS, CHECKSUMS, TOKENIZER, SOURCE_TOKENIZER}
 READ = {*BUNDLE_FILES, COUNTERS}
 
 Loaded = TypeVar("Loaded")
+Shape = TypeVar("Shape", bound=VocabularyConfig)
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,10 +187,10 @@ def _load_bundle(path: Path | str, folder: Path) -> Bundle:
     if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
-    with blank():
-        model = build_language_model(config.model)
-    _load_weights(folder, model)
+    model = _filled(folder, config.model, build_language_model)
     tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
+    if tokenizer is not None and tokenizer.size > config.model.vocab:
+        raise BundleError(_stranger(folder, tokenizer, config.model.vocab))
     return Bundle(model.eval(), config.reading, tokenizer)
 
 
@@ -197,11 +201,13 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
         )
     config = TranslatorConfig(**values)
-    with blank():
-        model = build_translator(config.model)
-    _load_weights(folder, model)
+    model = _filled(folder, config.model, build_translator)
     target = load_tokenizer(folder / TOKENIZER)
-    source = load_tokenizer(folder / SOURCE_TOKENIZER) if config.model.source_vocab else target
+    own = config.model.source_vocab
+    source = load_tokenizer(folder / SOURCE_TOKENIZER) if own else target
+    for tokenizer, vocab in ((source, own or config.model.vocab), (target, config.model.vocab)):
+        if tokenizer.size + 2 != vocab:  # start and end have no text
+            raise BundleError(_stranger(folder, tokenizer, vocab - 2))
     return Translator(model.eval(), config.translating, source, target, config.lower)
 
 
@@ -215,10 +221,20 @@ def _kind(values: dict[str, Any]) -> object:
     return model.get("kind") if isinstance(model, dict) else None
 
 
-def _load_weights(folder: Path, model: nn.Module) -> None:
-    weights = read_tensors(folder / WEIGHTS)
-    _check_fit(folder / WEIGHTS, weights, dict(model.state_dict()))
+def _stranger(folder: Path, tokenizer: Tokenizer, vocab: int) -> str:
+    return f"the tokenizer of {folder} has {tokenizer.size:,} symbols and its model {vocab:,}; copy the bundle again"
+
+
+def _filled(folder: Path, config: Shape, build: Callable[[Shape], Model]) -> Model:
+    """A model with the weights of a bundle, built only if the weights are as many as its config says."""
+    path = folder / WEIGHTS
+    weights = read_tensors(path)
+    check_size(config, weights, str(path), BundleError)
+    with blank(), too_large(str(path), BundleError):
+        model = build(config)
+    check_fit(weights, dict(model.state_dict()), str(path), BundleError)
     model.load_state_dict(weights, assign=True)
+    return model
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -368,16 +384,3 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise BundleError(f"{path} could not be read: {error.strerror or error}") from None
     except SafetensorError as error:
         raise BundleError(f"{path} is no safetensors file: {error}") from None
-
-
-def _check_fit(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Every tensor that the config asks for, in its shape, and no other."""
-    for name in wanted.keys() - found.keys():
-        raise BundleError(f"{path} lacks the tensor {name}, which its config asks for")
-    for name in found.keys() - wanted.keys():
-        raise BundleError(f"{path} holds a tensor {name}, which its config does not know")
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
-            raise BundleError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}; its config asks for {tuple(wanted[name].shape)}"
-            )

@@ -46,4 +46,7 @@ def trained_on(run: Path, data: Path | None) -> Path:
         return data
     if not (run / "run.json").is_file():
         raise InputError(f"{run} does not say what it was trained on; say it with --data")
-    return Path(read_json(run / "run.json")["data"])
+    told = read_json(run / "run.json").get("data")
+    if not isinstance(told, str):
+        raise InputError(f"{run / 'run.json'} does not say what it was trained on; say it with --data")
+    return Path(told)

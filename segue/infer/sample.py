@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from segue.config import Settings
+from segue.errors import InputError
 
 
 class Sampling(Settings):
@@ -24,7 +25,12 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     # the likeliest at 0, so that no temperature, however low, leaves nothing to choose from
     likelihood = logprobs.double() - logprobs.double().amax(dim=-1, keepdim=True)
     kept = narrowed(likelihood / sampling.temperature, sampling)
-    return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
+    try:
+        return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
+    except RuntimeError as error:  # raised by the CPU's draw itself, at no cost
+        raise InputError(
+            f"the model's probabilities are no numbers ({error}); are its weights whole?"
+        ) from None
 
 
 def choose_each(logprobs: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from segue.config import EncoderConfig
 from segue.errors import SourceError
 from segue.nn.encoder import Encoder
+from segue.nn.fit import check_fit, check_size, too_large
 from segue.text.parsing import read_object
 
 NAMES = {
@@ -34,12 +35,15 @@ def load_bert(folder: Path | str) -> Encoder:
             f"{folder} has no readable model.safetensors ({error}); save it with safe_serialization=True"
         ) from None
     theirs = {name.removeprefix("bert."): weight for name, weight in weights.items()}
-    with torch.device("meta"):
-        model = Encoder(config)
     try:
-        model.load_state_dict(_ours(theirs, config.layers), assign=True)
+        ours = _ours(theirs, config.layers)
     except (KeyError, RuntimeError) as error:
         raise SourceError(f"{folder} does not hold what its config.json says: {error}") from None
+    check_size(config, ours, str(folder), SourceError)
+    with torch.device("meta"), too_large(str(folder), SourceError):
+        model = Encoder(config)
+    check_fit(ours, dict(model.state_dict()), str(folder), SourceError)
+    model.load_state_dict(ours, assign=True)
     return model.eval()
 
 

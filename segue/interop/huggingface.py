@@ -33,7 +33,7 @@ def build_transfo_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -
     """The model, in the weights' precision, and the reach that its config implies."""
     theirs = TransfoXLConfig(**config)
     shape = _shape(theirs)
-    return imported(shape, _entries(shape), weights), _reach(theirs)
+    return imported(shape, _entries, weights), _reach(theirs)
 
 
 def reading(config: Mapping[str, Any]) -> Reading:

@@ -4,7 +4,7 @@ Both foreign layouts share nearly everything. An `Entry` ties one of their tenso
 entries one way imports, the other way exports, so a round trip is exact by construction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from segue.config import XLConfig
 from segue.errors import SourceError
+from segue.nn.fit import check_kinds, check_size, too_large
 from segue.nn.xl import TransformerXL
 
 
@@ -26,19 +27,26 @@ class Entry:
     shape: tuple[int, ...] | None = None  # theirs, where it is not ours
 
 
-def imported(config: XLConfig, entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> TransformerXL:
+def imported(
+    config: XLConfig, entries: Callable[[XLConfig], Sequence[Entry]], weights: Mapping[str, Tensor]
+) -> TransformerXL:
     """A model of this shape with their weights, in the weights' precision."""
-    present = _present(entries, weights)
+    check_size(config, weights, "the weights", SourceError)
+    present = _present(entries(config), weights)
+    check_kinds({entry.theirs: weights[entry.theirs] for entry in present}, "the weights", SourceError)
     kind = weights[present[0].theirs].dtype
-    with torch.device("meta"):
+    with torch.device("meta"), too_large("the weights", SourceError):
         model = TransformerXL(config).to(kind)
-    tensors = {name: torch.empty_like(like, device="cpu") for name, like in model.state_dict().items()}
+    likes = model.state_dict()
+    for entry in present:
+        pieces = [likes[name] if entry.layer is None else likes[name][entry.layer] for name in entry.ours]
+        _check_size(entry.theirs, weights[entry.theirs], sum(piece.numel() for piece in pieces))
+    tensors = {name: torch.empty_like(like, device="cpu") for name, like in likes.items()}
     filled: set[tuple[str, int | None]] = set()
     for entry in present:
         source = weights[entry.theirs]
         source = source.flip(entry.flip) if entry.flip is not None else source
         pieces = [tensors[name] if entry.layer is None else tensors[name][entry.layer] for name in entry.ours]
-        _check_size(entry.theirs, source, sum(piece.numel() for piece in pieces))
         parts = source.reshape(-1).split([piece.numel() for piece in pieces])
         for name, piece, part in zip(entry.ours, pieces, parts, strict=True):
             if (name, entry.layer) in filled and not torch.equal(piece, part.view_as(piece)):

@@ -36,7 +36,7 @@ def build(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[Tra
     """The model, in the weights' precision, and the reach that its config implies."""
     theirs = ReferenceConfig(**config)
     shape = _shape(theirs)
-    model = imported(shape, entries(shape), weights)
+    model = imported(shape, entries, weights)
     if isinstance(model.positions, LearnedPositions):
         table = model.positions.table
         table.data = _sinusoids_from_the_end(theirs, table.dtype)

@@ -10,12 +10,22 @@ from torch.testing import assert_close
 
 from segue.config import EncoderConfig
 from segue.errors import InputError, SourceError
-from segue.interop.bert import load_bert
+from segue.interop.bert import NAMES, load_bert
 from segue.nn.encoder import Encoder
 from segue.text.wordpiece import read_wordpiece
 
 SHAPE = {"vocab": 30, "width": 16, "layers": 2, "heads": 2, "inner": 24, "places": 12}
 PIECES = "[PAD] [UNK] [CLS] [SEP] the animal did n ##o ##t cross street ' . un ##tir ##ed".split()  # noqa: SIM905
+
+
+ENDS = {
+    "words": "embeddings.word_embeddings",
+    "places": "embeddings.position_embeddings",
+    "types": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+    "pooler": "pooler.dense",
+}
+"""Outside the layers: ours, and theirs."""
 
 
 def build() -> Encoder:
@@ -114,3 +124,35 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
         read_wordpiece(tmp_path / "tokenizer.json")
     with pytest.raises(SourceError, match="there is no file"):
         read_wordpiece(tmp_path / "nothing.txt")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden_size": 10**12}, {"num_hidden_layers": 10**9}, {"vocab_size": 31}]
+)
+def test_a_config_that_does_not_fit_is_one_line(changes: dict[str, int], tmp_path: Path) -> None:
+    model, theirs = build(), {value: key for key, value in NAMES.items()}
+    weights = {}
+    for name, weight in model.state_dict().items():
+        room, _, part = name.rpartition(".")
+        if room.startswith("blocks."):
+            _, layer, own = room.split(".", 2)
+            there = f"encoder.layer.{layer}."
+            if own == "attention.key_value":
+                halves = dict(zip(("key", "value"), weight.chunk(2), strict=True))
+                weights |= {
+                    f"{there}attention.self.{side}.{part}": half.clone() for side, half in halves.items()
+                }
+            else:
+                weights[f"{there}{theirs[own]}.{part}"] = weight
+        else:
+            weights[f"{ENDS[room]}.{part}"] = weight
+    save_file({**weights, "embeddings.position_ids": torch.arange(12)}, tmp_path / "model.safetensors")
+    config = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config |= {"intermediate_size": 24, "max_position_embeddings": 12, "type_vocab_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = load_bert(tmp_path)
+    assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(SourceError) as caught:
+        load_bert(tmp_path)
+    assert "\n" not in str(caught.value)

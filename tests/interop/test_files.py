@@ -218,3 +218,50 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"rubbish")
     with pytest.raises(SegueError, match="is no safetensors file"):
         import_bundle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        (HUGGING_FACE[0], {"n_layer": 10**9}),
+        (HUGGING_FACE[0], {"d_inner": 2**40}),
+        (AUTHORS[0], {"n_head": 2**40, "d_head": 2**40}),
+        (AUTHORS[0], {"n_token": 2**62}),
+        ("absolute-sinusoidal", {"tgt_len": 10**12}),
+    ],
+)
+def test_a_config_cannot_ask_for_more_than_the_weights_are(
+    name: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    folder = their_folder(tmp_path / "theirs", name)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(SegueError):
+        import_bundle(folder)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.complex64, torch.float8_e4m3fn])
+def test_weights_are_real_numbers(kind: torch.dtype, tmp_path: Path) -> None:
+    folder = their_folder(tmp_path / "theirs", AUTHORS[0])
+    weights = load_file(folder / "model.safetensors")
+    name = next(iter(weights))
+    save_file({**weights, name: weights[name].to(kind)}, folder / "model.safetensors")
+    with pytest.raises(SegueError, match="weights should be real numbers"):
+        import_bundle(folder)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 7, 100, 1000, -1])
+@pytest.mark.parametrize("new", [True, False])
+def test_a_damaged_file_of_tensors_is_told_in_one_line(new: bool, cut: int, tmp_path: Path) -> None:
+    folder = their_folder(tmp_path / "theirs", HUGGING_FACE[0], pickled=True)
+    weights = {"a": torch.ones(300)}
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=new)
+    whole = (folder / "pytorch_model.bin").read_bytes()
+    for damaged in (
+        whole[:cut],
+        whole[: len(whole) // 2] + b"\x80\x04.0q" + whole[len(whole) // 2 :],
+        b"\x80\x04N.",
+    ):
+        (folder / "pytorch_model.bin").write_bytes(damaged)
+        with pytest.raises(SegueError, match="is ever unpickled|state dict|the weights"):
+            import_bundle(folder)
