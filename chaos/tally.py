@@ -15,6 +15,7 @@ class Tally:
     name: str
     outcomes: Counter[str] = field(default_factory=Counter)
     losses: list[str] = field(default_factory=list)
+    parts: Counter[str] = field(default_factory=Counter)  # tries by what was attacked, where that is told
     seconds: float = 0.0
 
     @property
@@ -34,6 +35,7 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         self.outcomes.update(other.outcomes)
+        self.parts.update(other.parts)
         self.losses = [*self.losses, *other.losses][:SHOWN]
 
     def facts(self) -> dict[str, Any]:
@@ -43,5 +45,6 @@ class Tally:
             "lost": self.lost,
             "outcomes": dict(sorted(self.outcomes.items())),
             "losses": self.losses,
+            "parts": dict(sorted(self.parts.items())),
             "seconds": round(self.seconds, 1),
         }
