@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow lab bench growth scale quality quality-ours quality-peers translation clean
+.PHONY: help demo dates test lint format test-slow chaos lab bench growth scale quality quality-ours quality-peers translation clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: $(READY)  ## put the code in house style
 test-slow: $(READY)  ## the long suites
 	SEGUE_EXAMPLES=2000 $(BIN)/pytest -n 2 tests/laws
 	$(BIN)/pytest -n 2 -m slow
+
+chaos: $(READY)  ## kill, fill, flip and forge on purpose; nothing may be lost (about 10 minutes; HOURS=2 for more)
+	$(BIN)/python chaos/run.py $(if $(HOURS),--hours $(HOURS)) $(MORE)
 
 PEERS := .venv-peers/bin
 .venv-peers/ready:

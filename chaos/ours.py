@@ -39,10 +39,11 @@ from segue.recipe import Recipe, read_recipe, recipe_of, recipe_toml, with_chang
 from segue.text.batches import batches
 from segue.text.corpus import file_checksum, open_corpus
 from segue.text.lanes import Lanes
+from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files
-from segue.text.tokenizer import ByteTokenizer, Tokenizer, train_bpe, train_characters, train_words
+from segue.text.tokenizer import ByteTokenizer, Tokenizer
 from segue.training.language import LanguageTask
 from segue.training.log import Log
 from segue.training.state import load_state

@@ -32,10 +32,11 @@ from segue.text.corpus import (
     numbers,
     rising,
 )
+from segue.text.learn import train_bpe
 from segue.text.parsing import parse_json, read_object
 from segue.text.prepare import Report
 from segue.text.sources import open_any, rows_of
-from segue.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, unicode
+from segue.text.tokenizer import Tokenizer, load_tokenizer, unicode
 
 HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
 

@@ -12,15 +12,13 @@ from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
 from segue.files import whole_folder
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
+from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.sources import LONGEST, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
     comes_back,
     load_tokenizer,
-    train_bpe,
-    train_characters,
-    train_words,
 )
 
 Report = Callable[[str, int, int], None]

@@ -7,14 +7,14 @@ Two kinds: `ByteTokenizer`, whose symbols are bytes, and `TextTokenizer`, anythi
 import codecs
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from tokenizers import Encoding, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as TokenizerFile
 
 from segue.errors import InputError, SegueError, SourceError
@@ -29,12 +29,6 @@ BLOCK = 2**16
 
 MOST = 2**24
 """Ids of a tokenizer; a table of all of them has to be in memory."""
-
-WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What GPT-2 calls a word, and `ByteLevel` after it."""
-
-LONGEST = 512
-"""Characters of a word from which BPE learns."""
 
 PROBE = "".join(
     map(chr, (*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)))
@@ -348,63 +342,3 @@ def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
     file.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     file.decoder = decoders.Fuse()
     return TextTokenizer(file)
-
-
-def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
-    """`<eos>`, `<unk>`, then the words that occur at least `minimum` times, the most frequent first."""
-    counts: dict[str, int] = {}
-    words = pre_tokenizers.WhitespaceSplit()  # as the tokenizer cuts; `str.split` knows other blanks
-    for text in texts:
-        for line in unicode(text).split("\n"):  # short texts are cut faster
-            for word, _ in words.pre_tokenize_str(line):
-                counts[word] = counts.get(word, 0) + 1
-    known = [word for word, count in counts.items() if count >= minimum and word not in (EOS, UNK)]
-    return word_tokenizer([EOS, UNK, *sorted(known, key=lambda word: (-counts[word], word))])
-
-
-def train_characters(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
-    """`<unk>`, then the characters that occur at least `minimum` times, the most frequent first."""
-    counts: dict[str, int] = {}
-    for text in texts:
-        decoded = unicode(text)
-        for character in set(decoded):
-            counts[character] = counts.get(character, 0) + decoded.count(character)
-    known = [character for character, count in counts.items() if count >= minimum]
-    return character_tokenizer([UNK, *sorted(known, key=lambda character: (-counts[character], character))])
-
-
-def train_bpe(texts: Iterable[bytes], size: int) -> TextTokenizer:
-    """Byte-level BPE of `size` symbols: every byte is one, so nothing is unknown."""
-    if size < 257:
-        raise InputError(
-            f"BPE has a symbol for each of the 256 bytes to begin with; found a vocabulary of {size}"
-        )
-    file = TokenizerFile(models.BPE())
-    file.pre_tokenizer = _short_words()
-    file.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    file.train_from_iterator(_lines(texts), trainer)
-    file.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return TextTokenizer(file)
-
-
-def _short_words() -> pre_tokenizers.PreTokenizer:
-    """The same words as `ByteLevel` finds, but cut at LONGEST characters.
-
-    For training alone: each merge goes over whole words, so that its time would grow with the square of a text
-    without blanks. Encoding does not need it.
-    """
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{LONGEST}}}"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-
-
-def _lines(texts: Iterable[bytes]) -> Iterator[str]:
-    for text in texts:
-        yield from unicode(text).splitlines(keepends=True)

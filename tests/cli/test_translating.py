@@ -17,12 +17,10 @@ from segue.cli.translating import translate
 from segue.config import Reach, Reading, Seq2SeqConfig, Translating, XLConfig
 from segue.errors import SegueError
 from segue.nn.seq2seq import Seq2Seq
+from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
-    train_bpe,
-    train_characters,
-    train_words,
     word_tokenizer,
 )
 

@@ -18,7 +18,8 @@ from segue.infer.reader import Reader
 from segue.infer.sample import Sampling, choose, narrowed
 from segue.infer.session import Session, _Held, generate_samples
 from segue.infer.surprise import most_surprising, stretches, surprises
-from segue.text.tokenizer import ByteTokenizer, Tokenizer, train_bpe, train_words
+from segue.text.learn import train_bpe, train_words
+from segue.text.tokenizer import ByteTokenizer, Tokenizer
 from support import build, shape
 
 

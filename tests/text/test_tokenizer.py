@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as TokenizerFile
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from segue.errors import InputError, SourceError
+from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.tokenizer import (
     ByteTokenizer,
     TextTokenizer,
@@ -23,9 +24,6 @@ from segue.text.tokenizer import (
     digest,
     load_tokenizer,
     telling,
-    train_bpe,
-    train_characters,
-    train_words,
     word_tokenizer,
 )
 
