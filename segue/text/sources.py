@@ -128,11 +128,13 @@ def _opened(path: Path) -> IO[bytes]:
         case ".bz2":
             return bz2.open(path)
         case ".zip":
-            archive = zipfile.ZipFile(path)
-            members = [name for name in archive.namelist() if not name.endswith("/")]
-            if len(members) != 1:
-                raise SourceError(f"{path} holds {len(members)} files; unpack it and name the one you mean")
-            return archive.open(members[0])
+            with zipfile.ZipFile(path) as archive:  # the member keeps the file open
+                members = [name for name in archive.namelist() if not name.endswith("/")]
+                if len(members) != 1:
+                    raise SourceError(
+                        f"{path} holds {len(members)} files; unpack it and name the one you mean"
+                    )
+                return archive.open(members[0])
     return path.open("rb")
 
 

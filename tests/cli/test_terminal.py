@@ -130,5 +130,5 @@ def test_a_mistake_cannot_steer_the_terminal(
     with pytest.raises(SystemExit):
         main()
     complaint = capsys.readouterr().err
-    assert complaint.startswith(r"segue: there is no file, folder or data set 'no\x1b[2J\x0asegue: done'; ")
+    assert complaint.startswith(r"segue: there is no file, folder or data set 'no\x1b[2J segue: done'; ")
     assert complaint.count("\n") == 1
