@@ -50,7 +50,12 @@ def started(do: Callable[[], None], said: Path, *, waiting: bool = False) -> int
         null = os.open(os.devnull, os.O_RDONLY)
         for theirs, ours in ((null, 0), (file, 1), (file, 2)):
             os.dup2(theirs, ours)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode) for n, mode in ((0, "r"), (1, "w"), (2, "w")))
+        streams = (
+            (0, "r"),
+            (1, "w"),
+            (2, "w"),
+        )  # closefd: a child's child would close its own when it replaces them
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, closefd=False) for n, mode in streams)
         torch.set_num_threads(1)
         if waiting:
             os.kill(os.getpid(), signal.SIGSTOP)

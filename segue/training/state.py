@@ -96,6 +96,7 @@ def save_state(
     parts = target.with_name(f".{target.name}.parts")
     ranks.settle()
     if ranks.agreed(lambda: _cleared(run, target, parts if ranks.size > 1 else None)):
+        ranks.agreed(lambda: _prune(run, counters, schedule))  # it may have been killed before it could
         return target
     weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
     optimizers = {
@@ -114,18 +115,21 @@ def save_state(
                 parts.rmdir()
             write_json(folder / COUNTERS, counters.model_dump(mode="json"))
             seal(folder)
-        stay = {target, checkpoint_path(run, schedule.trunk)}
-        if counters.best_step is not None:
-            stay.add(checkpoint_path(run, counters.best_step))
-        for old in checkpoints(run)[: -schedule.keep]:
-            if old not in stay:
-                remove_folder(old)
+        _prune(run, counters, schedule)
 
     def alongside() -> None:
         write_tensors(parts / f"lanes-{ranks.rank:05d}.safetensors", own)
 
     ranks.save(parts, {WEIGHTS: weights, TENSORS: optimizers}, alongside, finish)
     return target
+
+
+def _prune(run: Path, counters: Counters, schedule: Schedule) -> None:
+    """Remove the checkpoints that are neither the best, nor the trunk, nor among the newest."""
+    stay = {checkpoint_path(run, step) for step in (counters.best_step, schedule.trunk) if step is not None}
+    for old in checkpoints(run)[: -schedule.keep]:
+        if old not in stay:
+            remove_folder(old)
 
 
 def _cleared(run: Path, target: Path, parts: Path | None) -> bool:

@@ -207,3 +207,10 @@ def test_another_torch_or_processor_is_told(corpus: Path, tmp_path: Path) -> Non
 def test_the_folder_of_checkpoints_has_nothing_else(corpus: Path, tmp_path: Path) -> None:
     run = segue.train(small_recipe(save_every=1, keep=1), corpus, tmp_path / "run")
     assert names(run / CHECKPOINTS) == ["step-00000012"]
+
+
+def test_a_run_killed_before_it_pruned_prunes_when_it_goes_on(corpus: Path, tmp_path: Path) -> None:
+    run = segue.train(small_recipe(save_every=1, keep=1), corpus, tmp_path / "run")
+    shutil.copytree(checkpoint_path(run, 12), checkpoint_path(run, 11))
+    segue.resume(run)
+    assert names(run / CHECKPOINTS) == ["step-00000012"]
