@@ -19,7 +19,7 @@ from kills import difference
 from segue.recipe import Recipe
 from tally import Tally
 
-PATIENCE = 3
+PATIENCE = 10
 """Seconds that ranks wait for one that does not answer."""
 
 STEPS = 30

@@ -72,7 +72,7 @@ def test_killed_training_ends_with_the_same_bytes(tmp_path: Path) -> None:
 def test_killed_and_stopped_ranks_end_with_the_same_bytes(tmp_path: Path) -> None:
     tally = rank_kills.attack(tmp_path / "place", harms=2, seed=1)
     assert not tally.losses
-    assert tally.outcomes["runs that ended with the same bytes"] == 1
+    assert tally.outcomes["runs that ended with the same bytes"] > 0
 
 
 def test_threads_read_what_one_thread_reads() -> None:
