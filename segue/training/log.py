@@ -68,7 +68,13 @@ class Log:
 def _step(line: str) -> int:
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, RecursionError):  # half a line of a run that was killed
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # half a line of a run that was killed
         return 2**63
 
 

@@ -214,3 +214,12 @@ def test_a_run_killed_before_it_pruned_prunes_when_it_goes_on(corpus: Path, tmp_
     shutil.copytree(checkpoint_path(run, 12), checkpoint_path(run, 11))
     segue.resume(run)
     assert names(run / CHECKPOINTS) == ["step-00000012"]
+
+
+@pytest.mark.parametrize("step", ["1e999", "null", '"x"', "[" * 5000])
+def test_a_log_with_a_step_that_is_none_is_passed_over(step: str, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text(
+        f'{{"kind": "step", "step": {step}}}\n{{"kind": "step", "step": 1}}\n'
+    )
+    with Log(tmp_path, 1):
+        assert [event["step"] for event in read_log(tmp_path)] == [1]
