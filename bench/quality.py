@@ -3,7 +3,7 @@
     segue prepare enwik8 --tokenizer bpe --size 4096 -o data/enwik8-bpe
     make quality DATA=data/enwik8-bpe                     # 30 minutes each, one after the other
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
-    make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=32 rate=4e-3 --split valid"
+    make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=32 learning_rate=4e-3 --split valid"
 
 A peer's schedule follows the clock and ends when its time does; ours is timed for a few steps first and gets as many as
 fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same way:
@@ -43,7 +43,7 @@ class Setting:
     lanes: int = 16
     segment: int = 64
     memory: int = 64
-    rate: float = 2e-3
+    learning_rate: float = 2e-3
     decay: float = 0.01
 
     @property
@@ -93,7 +93,7 @@ class XTransformer:
         self.model.max_mem_len = memory
 
 
-TUNED = {"transfo-xl": Setting(), "x-transformers": Setting(rate=3e-3)}
+TUNED = {"transfo-xl": Setting(), "x-transformers": Setting(learning_rate=3e-3)}
 """What suited each best in short trials (docs/performance.md)."""
 
 CHOSEN_ON = 100_000
@@ -107,13 +107,17 @@ def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) ->
     peer = PEERS[name](setting, corpus.header.vocab)
     lanes = Lanes(corpus.stream("train"), setting.lanes)
     optimizer = torch.optim.AdamW(
-        peer.model.parameters(), lr=setting.rate, betas=(0.9, 0.98), weight_decay=setting.decay, fused=True
+        peer.model.parameters(),
+        lr=setting.learning_rate,
+        betas=(0.9, 0.98),
+        weight_decay=setting.decay,
+        fused=True,
     )
     peer.model.train()
     memory, step, begin = None, 0, time.monotonic()
     while (spent := (time.monotonic() - begin) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = setting.rate * min(1.0, 20 * spent) * 0.5 * (1 + math.cos(math.pi * spent))
+            group["lr"] = setting.learning_rate * min(1.0, 20 * spent) * 0.5 * (1 + math.cos(math.pi * spent))
         segment = lanes.segment(step * setting.segment, setting.segment)
         nats, memory = peer.read(segment.tokens, segment.targets, memory)
         nats.mean().backward()

@@ -39,7 +39,7 @@ SKIPPED = 3
 
 def recipe_of(name: str, steps: int, *, sharded: bool) -> Recipe:
     """A model of 7.8 million parameters, or the 277M preset's with so few tokens that weights are what counts."""
-    small = {"vocab": 256, "width": 384, "layers": 4, "heads": 8, "inner": 1536}
+    small = {"vocab": 256, "width": 384, "layers": 4, "heads": 8, "feedforward": 1536}
     large = {**segue.preset("enwik8-24l").recipe.model.model_dump(), "vocab": 256, "dropout": 0.0}
     lanes, segment = (8, 64) if name == "small" else (4, 8)
     return Recipe(

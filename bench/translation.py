@@ -64,7 +64,7 @@ def judged(run: Path, data: Path, test: tuple[list[bytes], list[str]]) -> dict[s
     figures = [
         {"weights": weights, "beam": width, **_figures(translator, width, splits)}
         for weights, translator in (("best", best), (f"mean of {LAST}", mean))
-        for width in (1, best.translating.width)
+        for width in (1, best.translating.beam_width)
     ]
     done = read_log(run)[-1]
     return {
@@ -82,7 +82,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _figures(translator: Translator, width: int, splits: dict[str, Any]) -> dict[str, Any]:
-    how = translator.translating.model_copy(update={"width": width})
+    how = translator.translating.model_copy(update={"beam_width": width})
     found = {}
     for split, (sources, wanted) in splits.items():
         ours = [best[0].text for best in translate(translator, sources, translating=how)]

@@ -26,13 +26,13 @@ SMALL = ("--threads", 1)
 
 def recipe(steps: int = STEPS, **train: object) -> Recipe:
     return Recipe(
-        model={"vocab": 256, "width": 4, "layers": 1, "heads": 1, "inner": 4, "dropout": 0.1},
+        model={"vocab": 256, "width": 4, "layers": 1, "heads": 1, "feedforward": 4, "dropout": 0.1},
         train={
             "lanes": 2,
             "segment": 4,
             "memory": 4,
             "steps": steps,
-            "rate": 1e-2,
+            "learning_rate": 1e-2,
             "schedule": "constant",
             "save_every": 1,
             "keep": 1,
@@ -54,7 +54,7 @@ def bundle(seed: int = 0) -> Bundle:
     import torch
 
     torch.manual_seed(seed)
-    model = segue.TransformerXL(XLConfig(vocab=256, width=4, layers=1, heads=1, inner=4))
+    model = segue.TransformerXL(XLConfig(vocab=256, width=4, layers=1, heads=1, feedforward=4))
     return Bundle(model.eval(), Reading(segment=4, reach=Reach(memory=4)))
 
 

@@ -84,7 +84,7 @@ def trained(folder: Path, width: int, steps: int, **train: object) -> Run:
     header = prepare(source, folder / "corpus", PrepareConfig(tokenizer="characters"), lambda *_: None)
     small = {"vocab": header.vocab, "width": width, "layers": 1, "heads": 1, "dropout": 0.1}
     recipe = Recipe(
-        model={**small, "inner": 4 * width},
+        model={**small, "feedforward": 4 * width},
         train={"lanes": 2, "segment": 4, "memory": 4, "steps": steps, "save_every": 1, **train},
         reading={"segment": 4, "reach": {"memory": 4}},
     )

@@ -20,13 +20,13 @@ from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from tally import Tally
 
 STEPS = 12
-SHAPE = {"vocab": 256, "width": 8, "layers": 2, "heads": 2, "inner": 8, "dropout": 0.1}
+SHAPE = {"vocab": 256, "width": 8, "layers": 2, "heads": 2, "feedforward": 8, "dropout": 0.1}
 CELLS = {"kind": "recurrent", "vocab": 256, "width": 8, "layers": 2, "dropout": 0.1}
 
 MODELS: dict[str, dict[str, object]] = {
     "xl": SHAPE,
     "xl, adaptive softmax": {**SHAPE, "cutoffs": [64, 128], "divisor": 2},
-    "shaw": {**SHAPE, "encoding": "shaw", "table": 9},
+    "shaw": {**SHAPE, "encoding": "shaw", "max_distance": 9},
     "sinusoidal": {**SHAPE, "encoding": "sinusoidal"},
     "no positions": {**SHAPE, "encoding": "none"},
     "LSTM": {**CELLS, "cell": "lstm"},
@@ -40,7 +40,7 @@ TRANSLATORS: dict[str, dict[str, object]] = {
         "heads": 2,
         "encoder_layers": 1,
         "decoder_layers": 1,
-        "inner": 8,
+        "feedforward": 8,
     },
     "RNN encoder-decoder": {"kind": "recurrent-seq2seq", "width": 8, "layers": 1, "cell": "gru"},
 }
@@ -64,7 +64,7 @@ def kinds(folder: Path) -> list[tuple[str, Recipe | TranslationRecipe, Path]]:
             change = CHANGES[(number + place) % len(CHANGES)]
             train = {
                 "steps": STEPS,
-                "rate": 1e-2,
+                "learning_rate": 1e-2,
                 "warmup": 3,
                 "save_every": 1,
                 "optimizer": optimizer,
@@ -163,7 +163,7 @@ def attack_processes(folder: Path, kills: int, seed: int) -> Tally:
     tally, draw = Tally("training killed at a random moment (real processes)"), random.Random(seed)
     folder.mkdir(parents=True)
     corpus = small_corpus(folder, 2000)
-    recipe = _recipe(SHAPE, {"steps": 20 * kills, "rate": 1e-2, "save_every": 1}, corpus)
+    recipe = _recipe(SHAPE, {"steps": 20 * kills, "learning_rate": 1e-2, "save_every": 1}, corpus)
     (folder / "recipe.toml").write_text(recipe_toml(recipe))
     begin = ["train", folder / "recipe.toml", "--data", corpus]
     assert run(partial(segue.train, recipe, corpus, folder / "whole"), folder / "said").code == 0

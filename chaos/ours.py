@@ -81,8 +81,8 @@ def _bundles(made: Path) -> list[Target]:
     shapes = {
         "xl": XLConfig(**MODEL),
         "adaptive": XLConfig(**{**MODEL, "vocab": 260}, cutoffs=(20, 60), divisor=2, tied=False),
-        "shaw": XLConfig(**{**MODEL, "layers": 2}, encoding="shaw", table=3, biases="per-layer"),
-        "learned": XLConfig(**MODEL, encoding="learned", table=32),
+        "shaw": XLConfig(**{**MODEL, "layers": 2}, encoding="shaw", max_distance=3, biases="per-layer"),
+        "learned": XLConfig(**MODEL, encoding="learned", max_positions=32),
         "recurrent": RecurrentConfig(vocab=256, width=4, layers=1),
     }
     found = []
@@ -122,7 +122,7 @@ def read_bundle(folder: Path) -> None:
 
 def _translators(made: Path) -> list[Target]:
     known, other = _tokenizers()["bpe"], _tokenizers()["bytes"]
-    shape = {"width": 4, "heads": 1, "inner": 4, "encoder_layers": 1, "decoder_layers": 1}
+    shape = {"width": 4, "heads": 1, "feedforward": 4, "encoder_layers": 1, "decoder_layers": 1}
     found = []
     for name, source in (("shared", known), ("separate", other)):
         own = 0 if source is known else source.size + 2
@@ -295,7 +295,7 @@ def _recipes() -> list[Target]:
         "model.width",
         "reading.reach.memory",
         "model",
-        "train.rate",
+        "train.learning_rate",
         "a.b.c",
         "",
         "train..x",

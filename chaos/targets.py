@@ -19,7 +19,7 @@ from segue.text.tokenizer import Tokenizer
 
 TEXT = b"the sea\na ship went out and came home\nwith fish for all\n" * 10
 READING = Reading(segment=4, reach=Reach(memory=4))
-MODEL = {"vocab": 256, "width": 4, "layers": 1, "heads": 1, "inner": 4}
+MODEL = {"vocab": 256, "width": 4, "layers": 1, "heads": 1, "feedforward": 4}
 LONGEST = 512
 """States and steps that a use of what was opened goes to: a setting of more is not an attack on the reader."""
 

@@ -190,7 +190,7 @@ def _foreign(made: Path) -> list[Target]:
 
 def _absolute(folder: Path, config: dict[str, Any]) -> None:
     """The authors' sinusoids at the input, which become a table when they are imported."""
-    shape = XLConfig(**{**MODEL, "vocab": 30}, encoding="learned", table=config["tgt_len"])
+    shape = XLConfig(**{**MODEL, "vocab": 30}, encoding="learned", max_positions=config["tgt_len"])
     folder.mkdir()
     weights = exported(dict(fresh_model(shape).state_dict()), entries(shape))
     save_file(weights, folder / "model.safetensors")
@@ -203,7 +203,7 @@ def read_foreign(folder: Path) -> None:
 
 def _bert(folder: Path) -> None:
     folder.mkdir()
-    config = EncoderConfig(vocab=len(PIECES), width=4, layers=1, heads=1, inner=4, places=8)
+    config = EncoderConfig(vocab=len(PIECES), width=4, layers=1, heads=1, feedforward=4, max_positions=8)
     torch.manual_seed(0)
     theirs = {
         "words.": "embeddings.word_embeddings.",

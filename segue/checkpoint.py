@@ -43,6 +43,7 @@ from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import read_recipe, recipe_of
+from segue.renamed import renamed
 from segue.text.corpus import TOKENIZER, file_checksum
 from segue.text.pairs import SOURCE_TOKENIZER
 from segue.text.tokenizer import Tokenizer, load_tokenizer
@@ -132,7 +133,7 @@ def _is_only_a_bundle(folder: Path) -> bool:
     if any(file.name not in BUNDLE_FILES or not _is_plain_file(file) for file in folder.iterdir()):
         return False
     try:
-        values = read_json(folder / CONFIG)
+        values = renamed(read_json(folder / CONFIG))
         _ = TranslatorConfig(**values) if _kind(values) in TRANSLATORS else BundleConfig(**values)
     except (SegueError, TypeError):
         return False
@@ -213,7 +214,7 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
 
 def _verified_config(folder: Path) -> dict[str, Any]:
     verify(folder)
-    return read_json(folder / CONFIG)
+    return renamed(read_json(folder / CONFIG))
 
 
 def _kind(values: dict[str, Any]) -> object:

@@ -23,12 +23,13 @@ from pydantic import (
 )
 
 from segue.errors import ConfigError
+from segue.renamed import new_name
 
 RELATIVE = ("xl", "shaw")
 """Encodings that know how far apart two tokens are; all others know where one token stands."""
 
-TABLED = ("shaw", "learned", "per-layer")
-"""Encodings that are learned row by row, so that their size is part of the shape."""
+TABLES = {"max_positions": ("learned", "per-layer"), "max_distance": ("shaw",)}
+"""Settings that give the rows of a learned table, and the encodings that have one."""
 
 
 TRANSLATORS = ("seq2seq", "recurrent-seq2seq")
@@ -74,8 +75,12 @@ def _complaint(kind: type[BaseModel], detail: Any) -> str:
     name = ".".join(str(part) for part in detail["loc"])
     match detail["type"]:
         case "extra_forbidden":
-            near = get_close_matches(name, kind.model_fields, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(kind.model_fields)}"
+            near = new_name(name) or next(iter(get_close_matches(name, kind.model_fields, n=1)), None)
+            hint = (
+                f"did you mean '{near}'?"
+                if near in kind.model_fields
+                else f"it has {', '.join(kind.model_fields)}"
+            )
             return f"{kind.__name__} has no '{name}'; {hint}"
         case "missing":
             return f"{kind.__name__} needs '{name}'"
@@ -150,7 +155,7 @@ class LayersConfig(VocabularyConfig):
 
     heads: PositiveInt = 8
     head_width: PositiveInt = Field(default_factory=_shared_out)
-    inner: PositiveInt = Field(default_factory=_four_times)  # of the feed-forward
+    feedforward: PositiveInt = Field(default_factory=_four_times)  # the feed-forward layer's width
     norm: Literal["post", "pre"] = "post"
     dropout: float = Field(0.0, ge=0, lt=1)
     attention_dropout: float = Field(0.0, ge=0, lt=1)
@@ -171,15 +176,18 @@ class XLConfig(LayersConfig):
     kind: Literal["xl"] = "xl"
     layers: PositiveInt = 12
     encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
-    table: NonNegativeInt = 0  # rows of a learned encoding: distances for shaw, positions for the others
+    max_positions: NonNegativeInt = 0  # of `learned` and `per-layer`: rows of their table
+    max_distance: NonNegativeInt = 0  # of `shaw`: rows of its table; farther keys share the last row
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
     init: PositiveFloat = 0.02  # the spread of fresh weights
 
     @model_validator(mode="after")
     def _table_fits(self) -> Self:
-        if (self.encoding in TABLED) != (self.table > 0):
-            wanted = "a table of 1 row or more" if self.encoding in TABLED else "no table"
-            raise ValueError(f"encoding {self.encoding!r} wants {wanted}; found table={self.table}")
+        for name, encodings in TABLES.items():
+            rows, wanted = getattr(self, name), self.encoding in encodings
+            if wanted != (rows > 0):
+                size = f"{name} of 1 or more" if wanted else f"no {name}"
+                raise ValueError(f"encoding {self.encoding!r} needs {size}; found {name}={rows}")
         return self
 
 
@@ -231,7 +239,7 @@ class EncoderConfig(LayersConfig):
     layers: PositiveInt = 12
     width: PositiveInt = 768
     heads: PositiveInt = 12
-    places: PositiveInt = 512  # the longest text
+    max_positions: PositiveInt = 512  # the longest text
     types: PositiveInt = 2  # of text: the first and the second of a pair
 
 
@@ -312,7 +320,7 @@ class Reading(Settings):
 class Translating(Settings):
     """How a translator searches unless whoever asks says otherwise."""
 
-    width: PositiveInt = 4  # of the beam; 1 is greedy
+    beam_width: PositiveInt = 4  # 1 is greedy search
     penalty: float = Field(
         0.6, ge=0, le=10
     )  # of short texts: a score is divided by ((5 + length) / 6) ** penalty

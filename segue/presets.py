@@ -53,7 +53,7 @@ TF_FLOOR = 0.004
 _WT103_CUTOFFS = (20_000, 40_000, 200_000)
 
 _ENWIK8_24L = XLConfig(
-    vocab=204, width=1024, layers=24, heads=8, inner=3072, dropout=0.15, attention_dropout=0.15
+    vocab=204, width=1024, layers=24, heads=8, feedforward=3072, dropout=0.15, attention_dropout=0.15
 )
 _CHARACTERS_24L = TrainConfig(
     lanes=64,
@@ -74,7 +74,7 @@ def _transformer(*, width: int, heads: int, dropout: float, steps: int) -> Trans
         train=PairTrainConfig(
             steps=steps,
             tokens=25_000,
-            rate=(width * 4000) ** -0.5,
+            learning_rate=(width * 4000) ** -0.5,
             schedule="inverse-sqrt",
             warmup=4000,
             beta2=0.98,
@@ -121,7 +121,9 @@ PRESETS: dict[str, Preset] = {
     "stdlib-demo": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=256, width=192, layers=4, heads=6),
-            train=_on_two_cores(steps=800, lanes=32, segment=64, memory=64, optimizer="muon", rate=4e-3),
+            train=_on_two_cores(
+                steps=800, lanes=32, segment=64, memory=64, optimizer="muon", learning_rate=4e-3
+            ),
             reading=_reading(64, 256, 127),
         ),
         data="stdlib, bytes",
@@ -131,7 +133,9 @@ PRESETS: dict[str, Preset] = {
     "stdlib-lstm": Preset(
         recipe=Recipe(
             model=RecurrentConfig(vocab=256, width=344, layers=2),
-            train=_on_two_cores(steps=800, lanes=32, segment=64, memory=1, optimizer="adamw", rate=3e-3),
+            train=_on_two_cores(
+                steps=800, lanes=32, segment=64, memory=1, optimizer="adamw", learning_rate=3e-3
+            ),
             reading=Reading(segment=64, reach=Reach(memory=1)),
         ),
         data="stdlib, bytes",
@@ -141,7 +145,9 @@ PRESETS: dict[str, Preset] = {
     "enwik8-cpu": Preset(
         recipe=Recipe(
             model=XLConfig(vocab=4096, width=192, layers=4, heads=3),
-            train=_on_two_cores(steps=2600, lanes=64, segment=64, memory=64, optimizer="muon", rate=4e-3),
+            train=_on_two_cores(
+                steps=2600, lanes=64, segment=64, memory=64, optimizer="muon", learning_rate=4e-3
+            ),
             reading=_reading(64, 256, 127),
         ),
         data="enwik8, BPE of 4,096 symbols",
@@ -150,7 +156,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "enwik8-12l": Preset(
         recipe=Recipe(
-            model=XLConfig(vocab=204, width=512, layers=12, heads=8, inner=2048, dropout=0.1),
+            model=XLConfig(vocab=204, width=512, layers=12, heads=8, feedforward=2048, dropout=0.1),
             train=TrainConfig(lanes=22, segment=512, memory=512, steps=400_000),
             reading=_reading(80, 2100, 820),
         ),
@@ -179,7 +185,7 @@ PRESETS: dict[str, Preset] = {
                 cutoffs=_WT103_CUTOFFS,
                 layers=16,
                 heads=10,
-                inner=2100,
+                feedforward=2100,
                 dropout=0.1,
             ),
             train=TrainConfig(lanes=60, segment=150, memory=150, steps=200_000),
@@ -197,7 +203,7 @@ PRESETS: dict[str, Preset] = {
                 divisor=4,
                 layers=18,
                 heads=16,
-                inner=4096,
+                feedforward=4096,
                 dropout=0.2,
                 attention_dropout=0.2,
                 init=0.005,
@@ -230,7 +236,7 @@ PRESETS: dict[str, Preset] = {
                 head_projection=False,
                 layers=24,
                 heads=16,
-                inner=8192,
+                feedforward=8192,
                 biases="per-layer",
                 dropout=0.05,
                 attention_dropout=0.05,
@@ -241,7 +247,7 @@ PRESETS: dict[str, Preset] = {
                 segment=32,
                 memory=32,
                 steps=1_200_000,
-                rate=1e-4,
+                learning_rate=1e-4,
                 warmup=30_000,
                 floor=TF_FLOOR,
                 initial="zeros",
@@ -266,13 +272,13 @@ PRESETS: dict[str, Preset] = {
     "dates-cpu": Preset(
         recipe=TranslationRecipe(
             model=Seq2SeqConfig(
-                vocab=259, width=96, heads=4, inner=384, encoder_layers=2, decoder_layers=2, dropout=0.0
+                vocab=259, width=96, heads=4, feedforward=384, encoder_layers=2, decoder_layers=2, dropout=0.0
             ),
             train=PairTrainConfig(
                 steps=800,
                 tokens=4096,
                 optimizer="muon",
-                rate=6e-3,
+                learning_rate=6e-3,
                 warmup=40,
                 floor=0.02,
                 beta2=0.98,
@@ -281,7 +287,7 @@ PRESETS: dict[str, Preset] = {
                 validate_every=100,
                 save_every=0,
             ),
-            translating=Translating(width=1, longest=64),
+            translating=Translating(beam_width=1, longest=64),
         ),
         data="dates (`segue prepare-pairs --task dates`), bytes",
         published="",
@@ -293,7 +299,7 @@ PRESETS: dict[str, Preset] = {
                 vocab=10_002,
                 width=128,
                 heads=4,
-                inner=256,
+                feedforward=256,
                 encoder_layers=4,
                 decoder_layers=4,
                 dropout=0.2,
@@ -301,7 +307,7 @@ PRESETS: dict[str, Preset] = {
                 encoding="xl",
             ),
             optimizer="muon",
-            rate=4e-3,
+            learning_rate=4e-3,
         ),
         data="Multi30k, BPE of both languages",
         published="",
@@ -309,7 +315,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "multi30k-rnn": Preset(
         recipe=_multi30k(
-            RecurrentSeq2SeqConfig(vocab=10_002, width=256, layers=1, attention=False, dropout=0.2), rate=2e-3
+            RecurrentSeq2SeqConfig(vocab=10_002, width=256, layers=1, attention=False, dropout=0.2),
+            learning_rate=2e-3,
         ),
         data="Multi30k, BPE of both languages",
         published="",
@@ -317,7 +324,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "multi30k-rnn-attention": Preset(
         recipe=_multi30k(
-            RecurrentSeq2SeqConfig(vocab=10_002, width=256, layers=1, attention=True, dropout=0.2), rate=2e-3
+            RecurrentSeq2SeqConfig(vocab=10_002, width=256, layers=1, attention=True, dropout=0.2),
+            learning_rate=2e-3,
         ),
         data="Multi30k, BPE of both languages",
         published="",

@@ -25,6 +25,7 @@ from segue.config import (
     XLConfig,
 )
 from segue.errors import ConfigError
+from segue.renamed import renamed
 
 LONGEST, LONGEST_LINE = 2**16, 1000
 """Characters of a recipe: tomllib takes quadratic time for names of many parts."""
@@ -42,7 +43,7 @@ class Schedule(Settings):
 
     steps: PositiveInt
     optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
-    rate: PositiveFloat = 2.5e-4
+    learning_rate: PositiveFloat = 2.5e-4
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: NonNegativeInt = 0  # steps of linear rise
     floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine, linear, cool-down)
@@ -50,7 +51,7 @@ class Schedule(Settings):
     extensions: tuple[tuple[PositiveInt, Extension], ...] = ()  # earlier ends of the run, and how it went on
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
-    decay: NonNegativeFloat = 0.0  # of weights, with adamw and muon
+    weight_decay: NonNegativeFloat = 0.0  # with adamw and muon
     clip: PositiveFloat = 0.25  # of the gradient's norm
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
     seed: NonNegativeInt = 0
@@ -80,8 +81,8 @@ class Schedule(Settings):
             )
         if self.cooldown > self.steps:
             raise ValueError(f"a cooldown of {self.cooldown} steps is longer than the run of {self.steps}")
-        if self.decay and self.optimizer == "adam":
-            raise ValueError(f"adam has no decay; found decay={self.decay}: use adamw")
+        if self.weight_decay and self.optimizer == "adam":
+            raise ValueError(f"adam has no weight decay; found weight_decay={self.weight_decay}: use adamw")
         if self.patience and not self.validate_every:
             raise ValueError(f"patience {self.patience} counts validations; set validate_every too")
         if self.sharded and self.optimizer == "muon":
@@ -160,14 +161,14 @@ def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The values of a recipe in TOML, not yet checked."""
+    """The values of a recipe in TOML, not yet checked, under the names of this version."""
     try:
         text = path.read_text(encoding="utf-8")
         if len(text) > LONGEST or any(len(line) > LONGEST_LINE for line in text.splitlines()):
             raise ConfigError(
                 f"{path} is no recipe: it has more than {LONGEST:,} characters, or {LONGEST_LINE:,} in a line"
             )
-        return tomllib.loads(text)
+        return renamed(tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"{path} could not be read: {error.strerror}") from None
     except RecursionError:

@@ -61,9 +61,18 @@ def both(
 def pair_recipe(pairs: Path, **train: Any) -> TranslationRecipe:
     """Batches of a few pairs each, some of them with fewer pairs than ranks."""
     vocab = open_pairs(pairs).header.vocab
-    values = {"steps": STEPS, "optimizer": "adamw", "rate": 3e-3, "validate_every": 10, "keep": 9, **train}
+    values = {
+        "steps": STEPS,
+        "optimizer": "adamw",
+        "learning_rate": 3e-3,
+        "validate_every": 10,
+        "keep": 9,
+        **train,
+    }
     return TranslationRecipe(
-        model=Seq2SeqConfig(vocab=vocab, width=8, heads=2, inner=16, encoder_layers=1, decoder_layers=1),
+        model=Seq2SeqConfig(
+            vocab=vocab, width=8, heads=2, feedforward=16, encoder_layers=1, decoder_layers=1
+        ),
         train=PairTrainConfig(tokens=30, accumulate=2, **values),
         translating=Translating(),
     )

@@ -48,6 +48,14 @@ def small_recipe(**train: object) -> Recipe:
     """Dropout is on, so that random numbers must come back too."""
     return Recipe(
         model={"vocab": 256, "width": 8, "layers": 2, "heads": 2, "dropout": 0.1, "attention_dropout": 0.1},
-        train={"lanes": 4, "segment": 7, "memory": 9, "steps": 12, "rate": 3e-3, "warmup": 3, **train},
+        train={
+            "lanes": 4,
+            "segment": 7,
+            "memory": 9,
+            "steps": 12,
+            "learning_rate": 3e-3,
+            "warmup": 3,
+            **train,
+        },
         reading={"segment": 8, "reach": {"memory": 16}},
     )

@@ -13,7 +13,11 @@ from segue.nn.xl import TransformerXL
 
 VOCAB = 13
 ENCODINGS = ("xl", "shaw", "sinusoidal", "learned", "per-layer", "none")
-TABLED = {"shaw": 5, "learned": 64, "per-layer": 64}  # shaw's is short on purpose: distances go beyond it
+TABLES = {  # shaw's is short on purpose: distances go beyond it
+    "shaw": {"max_distance": 5},
+    "learned": {"max_positions": 64},
+    "per-layer": {"max_positions": 64},
+}
 
 EXAMPLES = int(os.environ.get("SEGUE_EXAMPLES", "60"))
 
@@ -30,9 +34,8 @@ def build(config: XLConfig, seed: int = 0) -> TransformerXL:
 
 def shape(encoding: str = "xl", **changes: object) -> XLConfig:
     """A tiny config."""
-    table = TABLED.get(encoding, 0)
-    small = {"vocab": VOCAB, "width": 8, "layers": 2, "heads": 2, "inner": 12, "table": table}
-    return XLConfig(**{**small, "encoding": encoding, **changes})
+    small = {"vocab": VOCAB, "width": 8, "layers": 2, "heads": 2, "feedforward": 12}
+    return XLConfig(**{**small, **TABLES.get(encoding, {}), "encoding": encoding, **changes})
 
 
 @st.composite

@@ -8,6 +8,7 @@ import pytest
 from segue.config import Reach, Reading, Settings, XLConfig
 from segue.errors import ConfigError, SegueError
 from segue.recipe import Recipe, TrainConfig, read_recipe, recipe_of, with_changes
+from segue.renamed import renamed
 
 TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
 
@@ -47,14 +48,18 @@ TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
         (
             XLConfig,
             {"vocab": 9, "encoding": "shaw"},
-            "XLConfig: encoding 'shaw' wants a table of 1 row or more; found table=0",
+            "XLConfig: encoding 'shaw' needs max_distance of 1 or more; found max_distance=0",
         ),
         (
             XLConfig,
-            {"vocab": 9, "table": 4},
-            "XLConfig: encoding 'xl' wants no table; found table=4",
+            {"vocab": 9, "max_positions": 4},
+            "XLConfig: encoding 'xl' needs no max_positions; found max_positions=4",
         ),
-        (TrainConfig, {**TRAIN, "decay": 0.1}, "TrainConfig: adam has no decay; found decay=0.1: use adamw"),
+        (
+            TrainConfig,
+            {**TRAIN, "weight_decay": 0.1},
+            "TrainConfig: adam has no weight decay; found weight_decay=0.1: use adamw",
+        ),
         (
             TrainConfig,
             {**TRAIN, "patience": 2},
@@ -122,9 +127,9 @@ def test_a_reading_is_changed_by_name() -> None:
 
 def test_widths_follow_from_the_width_unless_given() -> None:
     config = XLConfig(vocab=9, width=24, heads=4)
-    assert (config.head_width, config.inner, config.embedding) == (6, 96, 24)
-    given = XLConfig(vocab=9, width=24, heads=5, head_width=7, inner=3, embedding=8)
-    assert (given.head_width, given.inner, given.embedding) == (7, 3, 8)
+    assert (config.head_width, config.feedforward, config.embedding) == (6, 96, 24)
+    given = XLConfig(vocab=9, width=24, heads=5, head_width=7, feedforward=3, embedding=8)
+    assert (given.head_width, given.feedforward, given.embedding) == (7, 3, 8)
 
 
 def test_settings_survive_json_and_are_frozen() -> None:
@@ -140,7 +145,7 @@ def test_numbers_are_finite_and_fit_into_64_bits() -> None:
     for value in (2**63, -(2**64), 10**5000, [1, 10**400], float("inf"), float("nan")):
         for kind, values in (
             (XLConfig, {"vocab": 9, "cutoffs": value}),
-            (TrainConfig, {**TRAIN, "rate": value}),
+            (TrainConfig, {**TRAIN, "learning_rate": value}),
         ):
             with pytest.raises(ConfigError) as caught:
                 kind(**values)
@@ -177,3 +182,29 @@ def test_a_strange_recipe_is_one_line(text: str, complaint: str, tmp_path: Path)
 def test_a_strange_change_is_one_line(value: str) -> None:
     with pytest.raises(ConfigError):
         recipe_of(with_changes({"model": {"vocab": 9}}, [f"model.width={value}"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        ({"model": {"inner": 8, "table": 0}}, {"model": {"feedforward": 8, "max_positions": 0}}),
+        (
+            {"model": {"encoding": "shaw", "table": 3}},
+            {"model": {"encoding": "shaw", "max_distance": 3}},
+        ),
+        ({"train": {"rate": 1e-3, "decay": 0.1}}, {"train": {"learning_rate": 1e-3, "weight_decay": 0.1}}),
+        (
+            {"model": {"width": 4}, "translating": {"width": 2}},
+            {"model": {"width": 4}, "translating": {"beam_width": 2}},
+        ),
+        ({"model": 3}, {"model": 3}),
+    ],
+)
+def test_recipes_and_bundles_of_earlier_versions_are_read(old: dict[str, Any], now: dict[str, Any]) -> None:
+    assert renamed(old) == now
+    assert renamed(now) == now
+
+
+def test_an_old_name_in_code_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ConfigError, match="TrainConfig has no 'rate'; did you mean 'learning_rate'?"):
+        TrainConfig(**TRAIN, rate=1.0)

@@ -25,7 +25,7 @@ from support import build, shape
 @pytest.mark.parametrize(
     "train",
     [
-        {"optimizer": "adamw", "decay": 0.01, "validate_every": 20, "validate_tokens": 300},
+        {"optimizer": "adamw", "weight_decay": 0.01, "validate_every": 20, "validate_tokens": 300},
         {"optimizer": "muon", "accumulate": 2, "loss": "half", "clip": 0.05},
     ],
     ids=["adamw", "muon"],

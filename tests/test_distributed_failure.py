@@ -172,7 +172,8 @@ def test_what_ranks_cannot_do_is_refused_in_one_line(corpus: Path, tmp_path: Pat
     )
     same = "than rank 0; start all of them with the same"
     refused(
-        on_ranks(2, tmp_path, differing, words, "--set train.rate=0.5"), f"rank 1 has another recipe {same}"
+        on_ranks(2, tmp_path, differing, words, "--set train.learning_rate=0.5"),
+        f"rank 1 has another recipe {same}",
     )
     other = make_corpus(tmp_path / "other", documents=30)
     refused(on_ranks(2, tmp_path, differing, words, f"--data {other}"), f"rank 1 has another data {same}")

@@ -67,7 +67,7 @@ def test_ranks_with_parts_of_a_translator_train_as_one_process(
 
 @pytest.mark.usefixtures("exact")
 def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path) -> None:
-    recipe = sharded_recipe(steps=1, rate=1e-15, save_every=0)
+    recipe = sharded_recipe(steps=1, learning_rate=1e-15, save_every=0)
     torch.manual_seed(5)
     bundle = Bundle(TransformerXL(recipe.model), recipe.reading)
     succeeded(on_ranks(2, tmp_path, fine_tune, recipe, corpus, tmp_path / "run", bundle))

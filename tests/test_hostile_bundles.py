@@ -24,7 +24,7 @@ from segue.nn.seq2seq import Seq2Seq
 from segue.nn.xl import TransformerXL
 from segue.text.tokenizer import ByteTokenizer, word_tokenizer
 
-SHAPE: dict[str, Any] = {"vocab": 256, "width": 4, "layers": 1, "heads": 1, "inner": 4}
+SHAPE: dict[str, Any] = {"vocab": 256, "width": 4, "layers": 1, "heads": 1, "feedforward": 4}
 
 
 def bundle(folder: Path, **shape: object) -> Path:
@@ -50,13 +50,13 @@ def change_config(folder: Path, **shape: object) -> None:
     [
         {"layers": 10**9},
         {"width": 10**15},
-        {"inner": 2**62},
+        {"feedforward": 2**62},
         {"vocab": 2**62},
         {"embedding": 10**12},
         {"heads": 2**40, "head_width": 2**40},
-        {"encoding": "shaw", "table": 10**10},
-        {"encoding": "learned", "table": 2**62},
-        {"heads": 900, "head_width": 900, "encoding": "shaw", "table": 200},
+        {"encoding": "shaw", "max_distance": 10**10},
+        {"encoding": "learned", "max_positions": 2**62},
+        {"heads": 900, "head_width": 900, "encoding": "shaw", "max_distance": 200},
     ],
 )
 def test_a_config_cannot_ask_for_more_than_the_weights_are(shape: dict[str, object], tmp_path: Path) -> None:

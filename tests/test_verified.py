@@ -15,7 +15,7 @@ from segue.text.tokenizer import ByteTokenizer
 
 
 def bundle(folder: Path) -> Path:
-    model = TransformerXL(XLConfig(vocab=256, width=4, layers=1, heads=1, inner=4))
+    model = TransformerXL(XLConfig(vocab=256, width=4, layers=1, heads=1, feedforward=4))
     Bundle(model, Reading(segment=4, reach=Reach(memory=4)), ByteTokenizer()).save(folder)
     return folder
 

@@ -45,7 +45,7 @@ def evaluate(
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Dynamic evaluation: the weights follow the text as it is read.")
     ] = False,
-    rate: Annotated[float, typer.Option(help="Of dynamic evaluation; 0 is static.")] = 1e-4,
+    learning_rate: Annotated[float, typer.Option(help="Of dynamic evaluation; 0 is static.")] = 1e-4,
     decay: Annotated[float, typer.Option(help="Of dynamic evaluation, back to the trained weights.")] = 1e-3,
     cache: Annotated[int, typer.Option(help="Neural cache: states remembered; 0 for none.")] = 0,
     cache_weight: Annotated[float, typer.Option(help="How much the cache says.")] = 0.1,
@@ -77,7 +77,7 @@ def evaluate(
         return
     way: Way = "sliding" if sliding else lanes
     if dynamic:
-        way = Dynamic(rate=rate, decay=decay)
+        way = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
         way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
     with joined() as ranks, Progress("tokens") as progress:
@@ -129,7 +129,9 @@ def _scored(
         return evaluate_sliding(model, stream, reading, limit=limit, report=report)
     if isinstance(way, adapt.Dynamic):
         training = corpus.stream("train")
-        squares = adapt.mean_squares(model, training, reading, way.gather, report) if way.rate else {}
+        squares = (
+            adapt.mean_squares(model, training, reading, way.gather, report) if way.learning_rate else {}
+        )
         return adapt.evaluate_dynamic(model, stream, reading, squares, way, limit=limit, report=report)
     if isinstance(way, adapt.Cache):
         return adapt.evaluate_cached(model, stream, reading, way, limit=limit, report=report)

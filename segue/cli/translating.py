@@ -28,7 +28,7 @@ def translate(
         Path | None,
         typer.Argument(metavar="[FILE]", help="Sentences, one a line; standard input by default."),
     ] = None,
-    width: Annotated[int | None, typer.Option(help="Of the beam; 1 is greedy.")] = None,
+    beam_width: Annotated[int | None, typer.Option(help="1 is greedy search.")] = None,
     penalty: Annotated[float | None, typer.Option(help="Of short translations; 0 is none.")] = None,
     best: Annotated[
         int, typer.Option(help="Translations of each sentence, with scores if more than one.")
@@ -52,7 +52,7 @@ def translate(
 
     translator = load_translator(run)
     translator.model.to(device)
-    changes = {"width": width, "penalty": penalty}
+    changes = {"beam_width": beam_width, "penalty": penalty}
     told = {name: value for name, value in changes.items() if value is not None}
     how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
     done, cut, first = 0, 0, ""

@@ -19,7 +19,7 @@ from segue.text.corpus import Stream
 class Dynamic(Settings):
     """Dynamic evaluation in its RMS form."""
 
-    rate: NonNegativeFloat = 1e-4  # η
+    learning_rate: NonNegativeFloat = 1e-4  # η
     decay: NonNegativeFloat = 1e-3  # λ, back to the trained weights
     epsilon: PositiveFloat = 1e-4
     gather: PositiveInt = 200_000  # tokens of training text that the size of gradients is taken from
@@ -65,7 +65,7 @@ def evaluate_dynamic(
 
     θ ← θ − η g / (sqrt(MS) + ε) + λ (θ0 − θ) ⊙ RMSnorm. Weights move, so memory is hidden states.
     """
-    if dynamic.rate == 0:
+    if dynamic.learning_rate == 0:
         return evaluate(model, stream, reading, limit=limit, report=report)
     trained = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     sizes = {name: square.sqrt() for name, square in squares.items()}
@@ -81,7 +81,7 @@ def evaluate_dynamic(
             with torch.no_grad():
                 for name, weight in model.named_parameters():
                     assert weight.grad is not None
-                    step = dynamic.rate * weight.grad / (sizes[name] + dynamic.epsilon)
+                    step = dynamic.learning_rate * weight.grad / (sizes[name] + dynamic.epsilon)
                     weight.add_(pulls[name] * (trained[name] - weight) - step)
             report("evaluating", done, total)
     finally:

@@ -51,7 +51,7 @@ def beam_search(
     *,
     start: int,
     end: int,
-    width: int = 4,
+    beam_width: int = 4,
     longest: int = 100,
     penalty: float = 0.6,
     best: int = 1,
@@ -71,7 +71,7 @@ def beam_search(
             lanes = slice(first, first + len(beam.alive))
             first = lanes.stop
             if beam.alive:
-                beams[number], parents = _grown(beam, logprobs[lanes], length, width, end, penalty)
+                beams[number], parents = _grown(beam, logprobs[lanes], length, beam_width, end, penalty)
                 if length == longest or _certain(beam, best, longest, penalty):
                     beams[number] = _closed(beams[number], length, penalty, truncated=length == longest)
                 else:
@@ -84,12 +84,12 @@ def beam_search(
 
 
 def _grown(
-    beam: _Beam, logprobs: Tensor, length: int, width: int, end: int, penalty: float
+    beam: _Beam, logprobs: Tensor, length: int, beam_width: int, end: int, penalty: float
 ) -> tuple[_Beam, list[int]]:
     """The best ways to go on, as many as are not found yet; those that end are found now."""
     before = torch.tensor([logprob for _, logprob in beam.alive], dtype=torch.float64)
     candidates = before[:, None] + logprobs.double().cpu()
-    count = min(width - len(beam.found), candidates.numel())
+    count = min(beam_width - len(beam.found), candidates.numel())
     values, places = candidates.flatten().topk(count)
     alive, found, parents = [], list(beam.found), []
     for logprob, place in zip(values.tolist(), places.tolist(), strict=True):

@@ -96,8 +96,8 @@ def translate(
 ) -> list[list[Translation]]:
     """The best translations of each sentence, in the sentences' order. An empty sentence is an empty one."""
     how = translating or translator.translating
-    if best > how.width:
-        raise InputError(f"a beam of {how.width} finds at most as many translations; found best={best}")
+    if best > how.beam_width:
+        raise InputError(f"a beam of {how.beam_width} finds at most as many translations; found best={best}")
     limit = how.longest
     ids = [list(translator.source.encode(cased(text, translator.lower))) for text in sentences]
     too_long = {number for number, tokens in enumerate(ids) if len(tokens) > limit}
@@ -135,7 +135,7 @@ def _searched(
         len(rows),
         start=start_of(model),
         end=model.config.vocab - 1,
-        width=how.width,
+        beam_width=how.beam_width,
         longest=how.longest,
         penalty=how.penalty,
         best=best,

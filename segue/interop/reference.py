@@ -71,7 +71,7 @@ def entries(config: XLConfig) -> list[Entry]:
     """Their names for all our weights (or gradients), for `layout.exported`."""
     several = config.layers if config.biases == "per-layer" else 1
     bias = (several, config.heads, config.head_width)[1 if several == 1 else 0 :]
-    rows = (config.layers, config.table, config.heads, config.head_width)
+    rows = (config.layers, config.max_positions, config.heads, config.head_width)
     found: Sequence[Entry] = ()
     match config.encoding:
         case "xl":
@@ -96,13 +96,13 @@ def _shape(theirs: ReferenceConfig) -> XLConfig:
             f"attn_type {theirs.attn_type} with mem_len {theirs.mem_len}: absolute positions that restart in every "
             "segment while memory is carried cannot tell the segments apart; only mem_len 0 is imported"
         )
-    rows = {0: 0, 1: theirs.tgt_len + theirs.mem_len, 2: theirs.tgt_len, 3: theirs.tgt_len}
     return XLConfig(
         **shape_values(theirs),
         vocab=theirs.n_token,
         tied=theirs.tie_weight,
         encoding=ENCODINGS[theirs.attn_type],
-        table=rows[theirs.attn_type],
+        max_positions=theirs.tgt_len if theirs.attn_type >= 2 else 0,
+        max_distance=theirs.tgt_len + theirs.mem_len if theirs.attn_type == 1 else 0,
         biases="per-layer" if theirs.attn_type == 1 else "shared",
     )
 
@@ -133,7 +133,8 @@ def _attention_type(ours: XLConfig) -> int:
 
 def _segment_that_fits(ours: XLConfig, read: Reading) -> int:
     """Their tables have tgt_len + mem_len rows, and absolute ones no memory."""
-    if not ours.table:
+    rows = ours.max_positions or ours.max_distance
+    if not rows:
         return read.segment
     if ours.encoding == "per-layer" and ours.heads * ours.head_width != ours.width:
         raise SourceError(
@@ -144,11 +145,9 @@ def _segment_that_fits(ours: XLConfig, read: Reading) -> int:
         raise SourceError(
             f"the authors' code carries no memory with absolute positions; found memory {memory}"
         )
-    if ours.table <= memory:
-        raise SourceError(
-            f"their table has a row for each of memory and segment; found {ours.table} for {memory}"
-        )
-    return ours.table - memory
+    if rows <= memory:
+        raise SourceError(f"their table has a row for each of memory and segment; found {rows} for {memory}")
+    return rows - memory
 
 
 def _check_sinusoids(table: Tensor, theirs: ReferenceConfig) -> None:

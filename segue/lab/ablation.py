@@ -180,7 +180,7 @@ def _line(row: Results, theirs: Results) -> list[str]:
         said(bits(row)),
         initial,
         ", ".join(ways),
-        f"{row['optimizer']}, {row['rate']:g}",
+        f"{row['optimizer']}, {row['learning_rate']:g}",
         f"{theirs['best']:.2f}{far}",
         f"{row['parameters']:,}",
     ]

@@ -69,7 +69,9 @@ def _tries(quick: bool) -> dict[str, list[How]]:
     flat, weights = ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0), (0.02, 0.05, 0.1))
     return {
         "static": [None],
-        "dynamic evaluation": [Dynamic(rate=rate, decay=decay) for rate, decay in product(rates, decays)],
+        "dynamic evaluation": [
+            Dynamic(learning_rate=rate, decay=decay) for rate, decay in product(rates, decays)
+        ],
         "neural cache": [Cache(flatness=one, weight=weight) for one, weight in product(flat, weights)],
     }
 
@@ -95,7 +97,7 @@ def _scored(reader: _Reader, hows: Mapping[str, How], tokens: int) -> Results:
 
 def _settings(how: How) -> Results:
     """Those that were tried."""
-    return {} if how is None else how.model_dump(include={"rate", "decay", "weight", "flatness"})
+    return {} if how is None else how.model_dump(include={"learning_rate", "decay", "weight", "flatness"})
 
 
 def bits(results: Results, name: str, way: str) -> list[float]:

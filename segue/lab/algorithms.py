@@ -40,8 +40,9 @@ class Way:
 
 
 def _transformer(encoding: str, *, memory: bool) -> Way:
-    table = FAR if encoding == "learned" else 0
-    shape = {"vocab": VOCAB, "width": WIDTH, "layers": 2, "heads": 4, "encoding": encoding, "table": table}
+    shape = {"vocab": VOCAB, "width": WIDTH, "layers": 2, "heads": 4, "encoding": encoding}
+    if encoding == "learned":
+        shape["max_positions"] = FAR
     return Way(XLConfig.model_validate(shape), SEGMENT if memory else 0, FAR if memory else 0)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from segue.lab.experiment import Report
 from segue.recipe import Schedule
-from segue.training.optim import build_optimizers, rate_at, set_rate
+from segue.training.optim import build_optimizers, learning_rate_at, set_learning_rate
 
 
 def brief(steps: int, rate: float, **more: object) -> Schedule:
@@ -18,7 +18,7 @@ def brief(steps: int, rate: float, **more: object) -> Schedule:
         "beta2": 0.98,
         "clip": 1.0,
     }
-    return Schedule(**{**settings, "steps": steps, "rate": rate, **more})
+    return Schedule(**{**settings, "steps": steps, "learning_rate": rate, **more})
 
 
 def exercise(
@@ -41,7 +41,7 @@ def exercise(
         norm = nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
         if not (nats.isfinite() and norm.isfinite()):
             return False
-        set_rate(optimizers, rate_at(step, schedule))
+        set_learning_rate(optimizers, learning_rate_at(step, schedule))
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

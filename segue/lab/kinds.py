@@ -81,4 +81,4 @@ def _filled(model: LanguageConfig, wanted: int) -> LanguageConfig:
     """A Transformer whose feed-forwards are so wide that it has that many parameters."""
     assert isinstance(model, XLConfig)
     more = (wanted - parameters(model)) / (model.layers * (2 * model.width + 1))
-    return model.model_copy(update={"inner": model.inner + round(more)})
+    return model.model_copy(update={"feedforward": model.feedforward + round(more)})

@@ -72,9 +72,11 @@ def encoder_views(folder: Path, text: str) -> list[View]:
     if not files:
         raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt, so no text can be read with it")
     wordpiece = read_wordpiece(files[0])
-    padded = wordpiece.encode([text], model.config.places)
+    padded = wordpiece.encode([text], model.config.max_positions)
     if padded.truncated:
-        raise InputError(f"the text has more tokens than the {model.config.places} that the encoder can read")
+        raise InputError(
+            f"the text has more tokens than the {model.config.max_positions} that the encoder can read"
+        )
     words = [wordpiece.file.id_to_token(int(token)) or "" for token in padded.input_ids[0]]
     with recording(model) as seen:
         model(torch.from_numpy(padded.input_ids))

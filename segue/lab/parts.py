@@ -118,7 +118,7 @@ def measure(setting: Setting) -> Results:
         rate = min(tries, key=tries.__getitem__) if tries else RATES[1]
         seeds = [_learned(setting, name, size, rate, seed) for seed in setting.seeds]
         found[name] = {
-            "rate": rate,
+            "learning_rate": rate,
             "tries": {f"{rate:g}": bits for rate, bits in tries.items()},
             "parameters": parameters(_config(setting, variant)),
             "seeds": seeds,
@@ -170,7 +170,7 @@ def _learned(
     """What one model comes to: trained now, unless it already was."""
     what = {
         "variant": name,
-        "rate": rate,
+        "learning_rate": rate,
         "seed": seed,
         "split": split,
         **asdict(size),
@@ -294,7 +294,7 @@ def _line(variants: Results, name: str) -> list[str]:
         said(bits),
         f"{mean([100 * one for one in _of(variants, name, 'accuracy')]):.1f} %",
         f"{mean(bits) - mean(_of(variants, WHOLE, 'bits')):+.3f}",
-        f"{variants[name]['rate']:g}",
+        f"{variants[name]['learning_rate']:g}",
         f"{variants[name]['parameters']:,}",
     ]
 

@@ -159,7 +159,7 @@ def _theirs(theirs: Results, name: str) -> list[str]:
 def _facts(results: Results, name: str) -> list[str]:
     kind = results["kinds"][name]
     bits = said([one["bits"][name] for one in results["seeds"]])
-    return [bits, f"{kind['optimizer']} {kind['rate']:g}", f"{kind['parameters']:,}"]
+    return [bits, f"{kind['optimizer']} {kind['learning_rate']:g}", f"{kind['parameters']:,}"]
 
 
 def draw(results: Results) -> list[Picture]:

@@ -32,7 +32,7 @@ class Budget:
     lanes: int
     segment: int
     steps: int
-    rate: float = 1e-2  # of muon, where nothing is tuned
+    learning_rate: float = 1e-2  # of muon, where nothing is tuned
     scored: int = 50_000  # tokens of the test split that are scored
 
     @property
@@ -66,10 +66,14 @@ def recipe_for(
     """
     size = given or budget(setting)
     memory = size.segment if memory is None else memory
-    tables = {"shaw": size.segment + memory, "learned": size.segment, "per-layer": size.segment}
+    tables = {
+        "shaw": {"max_distance": size.segment + memory},
+        "learned": {"max_positions": size.segment},
+        "per-layer": {"max_positions": size.segment},
+    }
     restarting = encoding in ("sinusoidal", "learned", "per-layer") and not memory
     positions = positions or ("restart" if restarting else "onward")
-    model: dict[str, Any] = {"encoding": encoding, "table": tables.get(encoding, 0)}
+    model: dict[str, Any] = {"encoding": encoding, **tables.get(encoding, {})}
     train = schedule(size, seed=seed, memory=memory, loss=loss, positions=positions)
     return Recipe(
         model=XLConfig(
@@ -92,7 +96,7 @@ def schedule(size: Budget, *, seed: int, memory: int, **more: Any) -> TrainConfi
         "memory": memory,
         "steps": size.steps,
         "optimizer": "muon",
-        "rate": size.rate,
+        "learning_rate": size.learning_rate,
         "warmup": max(1, size.steps // 20),
         "floor": 0.02,
         "beta2": 0.98,

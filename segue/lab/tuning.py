@@ -10,10 +10,10 @@ from segue.lab.trained import scored_tokens, trained_run
 from segue.recipe import Recipe
 
 TRIES = (
-    {"optimizer": "muon", "rate": 5e-3},
-    {"optimizer": "muon", "rate": 1e-2},
-    {"optimizer": "adamw", "rate": 2e-3},
-    {"optimizer": "adamw", "rate": 5e-3},
+    {"optimizer": "muon", "learning_rate": 5e-3},
+    {"optimizer": "muon", "learning_rate": 1e-2},
+    {"optimizer": "adamw", "learning_rate": 2e-3},
+    {"optimizer": "adamw", "learning_rate": 5e-3},
 )
 """What every side tries, for a quarter of the steps."""
 
@@ -32,7 +32,7 @@ class Tuned:
         """For the record."""
         return {
             "optimizer": self.recipe.train.optimizer,
-            "rate": self.recipe.train.rate,
+            "learning_rate": self.recipe.train.learning_rate,
             "tries": self.tries,
         }
 
@@ -55,6 +55,6 @@ def _reached(setting: Setting, recipe: Recipe, tried: dict[str, Any], told: str)
     """Bits per byte of the validation split after a quarter of the steps."""
     steps = max(20, recipe.train.steps // 4)
     short = changed(recipe, **tried, steps=steps, warmup=max(1, steps // 20))
-    bundle = load(trained_run(setting, short, f"{told}, {tried['optimizer']} at {tried['rate']:g}"))
+    bundle = load(trained_run(setting, short, f"{told}, {tried['optimizer']} at {tried['learning_rate']:g}"))
     limit = scored_tokens(setting, "valid")
     return evaluate(bundle.model, setting.stream("valid"), bundle.reading, limit=limit).bits_per_byte

@@ -21,8 +21,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: LayersConfig, *, gelu: bool = False) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.width, config.inner)
-        self.outer = nn.Linear(config.inner, config.width)
+        self.inner = nn.Linear(config.width, config.feedforward)
+        self.outer = nn.Linear(config.feedforward, config.width)
         self.dropout = Dropout(config.dropout)
         self.gelu = gelu
 

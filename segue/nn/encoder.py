@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.words = nn.Embedding(config.vocab, config.width)
-        self.places = nn.Embedding(config.places, config.width)
+        self.places = nn.Embedding(config.max_positions, config.width)
         self.types = nn.Embedding(config.types, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.dropout = Dropout(config.dropout)
@@ -65,9 +65,9 @@ class Encoder(nn.Module):
                 raise InputError(
                     f"{name} should have the shape of input_ids, {tuple(ids.shape)}; found {tuple(other.shape)}"
                 )
-        if ids.size(1) > self.config.places:
+        if ids.size(1) > self.config.max_positions:
             raise InputError(
-                f"{ids.size(1)} tokens are more than the {self.config.places} places that the encoder knows; "
+                f"{ids.size(1)} tokens are more than the {self.config.max_positions} positions that the encoder knows; "
                 "truncate the texts"
             )
 

@@ -22,7 +22,8 @@ def check_size(
     may be computed, but is not larger than all the rest.
     """
     sizes = config.model_dump(exclude={"divisor"})
-    sizes["a table of positions"] = sizes.get("table", 0) * config.width
+    rows = sizes.get("max_positions", 0) + sizes.get("max_distance", 0)
+    sizes["a table of positions"] = rows * config.width
     most = sum(weight.numel() for weight in weights.values())
     for key, value in sizes.items():
         limit = len(weights) if key.endswith("layers") else most

@@ -98,7 +98,7 @@ def _layer_products(config: XLConfig, train: TrainConfig) -> int:
     projections = (2 * rows + 2 * train.lanes * keys) * config.width * inner
     distances = keys * config.width * inner if config.encoding == "xl" else 0
     scores = (3 if config.encoding in RELATIVE else 2) * rows * keys * inner
-    feed_forward = 2 * rows * config.width * config.inner
+    feed_forward = 2 * rows * config.width * config.feedforward
     return projections + distances + scores + feed_forward
 
 

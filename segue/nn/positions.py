@@ -112,9 +112,9 @@ class ShawPositions(Positions):
         pairs = 1 if config.biases == "shared" else config.layers
         self.content_bias = nn.Parameter(torch.empty(pairs, config.heads, config.head_width))  # u
         self.table = nn.Parameter(
-            torch.empty(config.layers, config.table, config.heads, config.head_width)
+            torch.empty(config.layers, config.max_distance, config.heads, config.head_width)
         )  # row d is distance d
-        self.table_bias = nn.Parameter(torch.empty(config.layers, config.table, config.heads))
+        self.table_bias = nn.Parameter(torch.empty(config.layers, config.max_distance, config.heads))
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
         """(R + 1,) The table's rows for distances R … 0, of which the farthest will be subtracted."""
@@ -141,7 +141,7 @@ class LearnedPositions(Positions):
 
     def __init__(self, config: XLConfig) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(config.table, config.width))
+        self.table = nn.Parameter(torch.empty(config.max_positions, config.width))
 
     def embedded(self, hidden: Tensor, places: Tensor) -> Tensor:
         return hidden + self.table[places]
@@ -152,7 +152,7 @@ class PerLayerPositions(Positions):
 
     def __init__(self, config: XLConfig) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(config.layers, config.table, config.width))
+        self.table = nn.Parameter(torch.empty(config.layers, config.max_positions, config.width))
 
     def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:
         return hidden + self.table[layer][places]
@@ -177,8 +177,9 @@ def build_positions(config: XLConfig) -> Positions:
 def check_places(places: Tensor, config: XLConfig) -> None:
     """Refuse to read beyond a table of places. (`places` are on the host: nobody waits.)"""
     farthest = int(places.max())
-    if config.encoding in ("learned", "per-layer") and farthest >= config.table:
+    if config.encoding in ("learned", "per-layer") and farthest >= config.max_positions:
         raise InputError(
-            f"position {farthest} lies beyond the table of {config.table} positions; start a new memory sooner, "
-            "read isolated segments (Reach(memory=0, positions='restart')), or use a relative encoding"
+            f"position {farthest} lies beyond the table of {config.max_positions} positions; "
+            "start a new memory sooner, read isolated segments (Reach(memory=0, positions='restart')), "
+            "or use a relative encoding"
         )

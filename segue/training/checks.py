@@ -92,8 +92,8 @@ def _check_language(recipe: Recipe, corpus: Corpus) -> None:
     if not isinstance(model, XLConfig):
         return
     limited = model.encoding in ("learned", "per-layer")
-    if limited and (train.positions == "onward" or train.segment > model.table):
+    if limited and (train.positions == "onward" or train.segment > model.max_positions):
         raise TrainingError(
-            f"encoding {model.encoding!r} has {model.table} positions and training never stops counting; "
+            f"encoding {model.encoding!r} has {model.max_positions} positions and training never stops counting; "
             "train isolated segments: train.memory=0, train.positions='restart', and a segment that fits"
         )

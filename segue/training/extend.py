@@ -16,7 +16,7 @@ from segue.recipe import (
     recipe_of,
     with_changes,
 )
-from segue.training.optim import rate_at
+from segue.training.optim import learning_rate_at
 
 EXTENDABLE = (
     "steps",
@@ -77,21 +77,22 @@ def extended(run: Path, changes: Sequence[str], how: Extension | None) -> Extend
 
 
 def _choices(old: Schedule, new: Schedule) -> str:
-    jump = rate_at(old.steps, new)
+    last, jump = learning_rate_at(old.steps - 1, old), learning_rate_at(old.steps, new)
     return (
-        f"the {old.schedule} schedule of {old.steps:,} steps ends at a rate of {rate_at(old.steps - 1, old):.2g}; say "
-        f"how to go on: --extend hold (stay there), --extend rewarm (the schedule once more, up to {old.rate:.2g}), "
-        f"--extend stretch (as if {new.steps:,} steps had been planned: the rate jumps to {jump:.2g})"
+        f"the {old.schedule} schedule of {old.steps:,} steps ends at a learning rate of {last:.2g}; say how to go on: "
+        f"--extend hold (stay there), --extend rewarm (the schedule once more, up to {old.learning_rate:.2g}), "
+        f"--extend stretch (as if {new.steps:,} steps had been planned: the learning rate jumps to {jump:.2g})"
     )
 
 
 def _told(old: Schedule, new: Schedule, how: Extension) -> str:
     end = min(old.steps, new.steps)
-    before, after = rate_at(end - 1, old), rate_at(min(old.steps, new.steps - 1), new)
+    before, after = learning_rate_at(end - 1, old), learning_rate_at(min(old.steps, new.steps - 1), new)
     words = {
-        "hold": f"the rate stays at {after:.3g} from step {old.steps:,} on",
-        "rewarm": f"the rate follows its schedule once more from step {old.steps:,} on, beginning at {after:.3g}",
-        "stretch": f"the rate is now as if {new.steps:,} steps had been planned: "
+        "hold": f"the learning rate stays at {after:.3g} from step {old.steps:,} on",
+        "rewarm": f"the learning rate follows its schedule once more from step {old.steps:,} on, "
+        f"beginning at {after:.3g}",
+        "stretch": f"the learning rate is now as if {new.steps:,} steps had been planned: "
         f"{after:.3g} at step {end:,}, where it would have been {before:.3g}",
     }
     return words[how]
@@ -104,10 +105,13 @@ def _from_trunk(run: Path, after: Recipe | TranslationRecipe, old: Schedule) -> 
         return Extended(after, [])
     if not checkpoint_path(run, trunk).exists():
         raise TrainingError(
-            f"{run} has no checkpoint of step {trunk:,}, before the rate began to fall; "
+            f"{run} has no checkpoint of step {trunk:,}, before the learning rate began to fall; "
             "go on from its end instead: --extend hold or --extend rewarm"
         )
-    note = f"going on from step {trunk:,}, before the rate began to fall; what came after it is kept as cooled-step-…"
+    note = (
+        f"going on from step {trunk:,}, before the learning rate began to fall; "
+        "what came after it is kept as cooled-step-…"
+    )
     return Extended(after, [note], trunk)
 
 

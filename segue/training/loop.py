@@ -17,7 +17,7 @@ from segue.checkpoint import checkpoints
 from segue.distributed import ALONE, Ranks, value_of
 from segue.infer.evaluate import Report, silent
 from segue.recipe import Schedule
-from segue.training.optim import rate_at, set_rate
+from segue.training.optim import learning_rate_at, set_learning_rate
 from segue.training.state import State, save_state
 
 REASONS = ("", "minutes", "plateau", "interrupted", "steps")
@@ -90,7 +90,11 @@ class Training:
             seconds = time.monotonic() - begin
             state.count(step=state.counters.step + 1, seconds=seconds)
             step = state.counters.step
-            yield Event("step", step, {"nats": loss, "rate": rate_at(step - 1, schedule), "seconds": seconds})
+            yield Event(
+                "step",
+                step,
+                {"nats": loss, "learning_rate": learning_rate_at(step - 1, schedule), "seconds": seconds},
+            )
             if _due(step, schedule.validate_every) or (schedule.validate_every and step == schedule.steps):
                 yield from self._validate()
             if _due(step, schedule.save_every) or step in (state.counters.best_step, schedule.trunk):
@@ -142,7 +146,7 @@ class Training:
         norm = value_of(torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip))
         if not norm.isfinite():
             raise self.ranks.error(self._not_finite("the gradient is not finite at"))
-        set_rate(state.optimizers, rate_at(state.counters.step, self.schedule))
+        set_learning_rate(state.optimizers, learning_rate_at(state.counters.step, self.schedule))
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad()

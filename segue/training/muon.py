@@ -30,9 +30,15 @@ class Muon(Optimizer):
     """Scaled so that a step is as large as Adam's: one rate fits both."""
 
     def __init__(
-        self, weights: Iterable[nn.Parameter], rate: float, momentum: float = 0.95, decay: float = 0.0
+        self,
+        weights: Iterable[nn.Parameter],
+        learning_rate: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(list(weights), {"lr": rate, "momentum": momentum, "decay": decay})
+        super().__init__(
+            list(weights), {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -43,7 +49,7 @@ class Muon(Optimizer):
                 if weight.grad is not None:
                     shapes.setdefault(weight.shape, []).append(weight)
             for weights in shapes.values():
-                self._move(weights, group["lr"], group["momentum"], group["decay"])
+                self._move(weights, group["lr"], group["momentum"], group["weight_decay"])
 
     def _move(self, weights: Sequence[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
         """Weights of one shape, together."""

@@ -13,14 +13,14 @@ from segue.recipe import Schedule
 from segue.training.muon import Muon
 
 
-def rate_at(step: int, train: Schedule) -> float:
+def learning_rate_at(step: int, train: Schedule) -> float:
     """The rate of a step, counted from 0."""
     begin, held = 0, False
     for at, how in train.extensions:
         if at <= step and how != "stretch":
             begin, held = at, how == "hold"
     if held:
-        return rate_at(begin - 1, train)
+        return learning_rate_at(begin - 1, train)
     end = next((at for at, how in train.extensions if at > step and how != "stretch"), train.steps)
     return _scheduled(step - begin, end - begin, train)
 
@@ -28,7 +28,7 @@ def rate_at(step: int, train: Schedule) -> float:
 def _scheduled(step: int, steps: int, train: Schedule) -> float:
     """The rate of a step of a schedule that is `steps` long."""
     if step < train.warmup:
-        return train.rate * (step + 1) / train.warmup
+        return train.learning_rate * (step + 1) / train.warmup
     progress = min(1.0, (step - train.warmup) / max(1, steps - train.warmup))
     match train.schedule:
         case "cosine":
@@ -40,27 +40,31 @@ def _scheduled(step: int, steps: int, train: Schedule) -> float:
         case "constant":
             cooling = max(0, step - (steps - train.cooldown)) if train.cooldown else 0
             share = 1 - (1 - train.floor) * min(1.0, cooling / max(1, train.cooldown))
-    return train.rate * share
+    return train.learning_rate * share
 
 
 def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    betas, decay = (train.beta1, train.beta2), train.decay
+    betas, decay = (train.beta1, train.beta2), train.weight_decay
     if train.optimizer == "adam":
-        return [torch.optim.Adam(named.values(), lr=train.rate, betas=betas, fused=True)]
+        return [torch.optim.Adam(named.values(), lr=train.learning_rate, betas=betas, fused=True)]
     if train.optimizer == "adamw":
-        return [torch.optim.AdamW(named.values(), lr=train.rate, betas=betas, weight_decay=decay, fused=True)]
+        return [
+            torch.optim.AdamW(
+                named.values(), lr=train.learning_rate, betas=betas, weight_decay=decay, fused=True
+            )
+        ]
     matrices = {
         name
         for name, weight in named.items()
         if weight.dim() == 2 and any(room in name for room in ("blocks.", "cells.", "encoder.", "decoder."))
     }
     return [
-        Muon([named[name] for name in sorted(matrices)], train.rate, decay=decay),
+        Muon([named[name] for name in sorted(matrices)], train.learning_rate, weight_decay=decay),
         torch.optim.AdamW(
             [weight for name, weight in named.items() if name not in matrices],
-            lr=train.rate,
+            lr=train.learning_rate,
             betas=betas,
             weight_decay=decay,
             fused=True,
@@ -68,7 +72,7 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     ]
 
 
-def set_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
+def set_learning_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -25,7 +25,15 @@ def recipe(cell: str = "lstm", **train: object) -> Recipe:
     """Dropout is on, so that random numbers must come back too."""
     return Recipe(
         model={"kind": "recurrent", "cell": cell, "vocab": 256, "width": 12, "layers": 2, "dropout": 0.1},
-        train={"lanes": 4, "segment": 7, "memory": 1, "steps": 12, "rate": 1e-2, "clip": 1.0, **train},
+        train={
+            "lanes": 4,
+            "segment": 7,
+            "memory": 1,
+            "steps": 12,
+            "learning_rate": 1e-2,
+            "clip": 1.0,
+            **train,
+        },
         reading={"segment": 16, "reach": {"memory": 1}},
     )
 
@@ -96,7 +104,7 @@ def test_every_way_of_evaluating(trained: Path, corpus: Path) -> None:
     with pytest.raises(SegueError, match="read it in one lane"):
         evaluate(model, stream, reading, limit=300, lanes=2)
     squares = mean_squares(model, open_corpus(corpus).stream("train"), reading, 500)
-    dynamic = evaluate_dynamic(model, stream, reading, squares, Dynamic(rate=1e-3), limit=300)
+    dynamic = evaluate_dynamic(model, stream, reading, squares, Dynamic(learning_rate=1e-3), limit=300)
     assert dynamic.bits_per_byte != pytest.approx(bits, 1e-4)
     cached = evaluate_cached(model, stream, reading, Cache(weight=0.0), limit=300)
     assert cached.bits_per_byte == pytest.approx(bits, 1e-4)

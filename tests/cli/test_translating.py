@@ -34,7 +34,7 @@ def told(*words: object) -> str:
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("translator") / "bundle"
-    config = Seq2SeqConfig(vocab=258, width=8, heads=2, inner=8, encoder_layers=1, decoder_layers=1)
+    config = Seq2SeqConfig(vocab=258, width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)
     Translator(Seq2Seq(config), Translating(longest=4), ByteTokenizer(), ByteTokenizer()).save(folder)
     return folder
 

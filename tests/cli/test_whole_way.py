@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model={"vocab": 256, "width": 32, "layers": 2, "heads": 2},
         train={
             "lanes": 8, "segment": 32, "memory": 32, "steps": 160,
-            "rate": 1e-2, "warmup": 10, "optimizer": "adamw", "clip": 1.0,
+            "learning_rate": 1e-2, "warmup": 10, "optimizer": "adamw", "clip": 1.0,
             "validate_every": 80, "validate_tokens": 1000,
         },
         reading={"segment": 128, "reach": {"memory": 64}},
@@ -155,12 +155,18 @@ def test_pairs_the_whole_way(tmp_path: Path) -> None:
     files = [tmp_path / "en", tmp_path / "de"]
     told = segue("prepare-pairs", "--train", *files, "--size", "270", "-o", tmp_path / "pairs")
     assert "train           29 pairs" in told
-    small = ["model.width=16", "model.heads=2", "model.inner=16", "train.steps=4", "train.validate_every=2"]
+    small = [
+        "model.width=16",
+        "model.heads=2",
+        "model.feedforward=16",
+        "train.steps=4",
+        "train.validate_every=2",
+    ]
     small.append("translating.longest=9")
     changes = [word for change in small for word in ("--set", change)]
     segue("train", "multi30k-cpu", "--data", tmp_path / "pairs", "-o", tmp_path / "run", *changes)
     page = tmp_path / "page.html"
-    found = segue("translate", tmp_path / "run", tmp_path / "en", "--width", "2", "--attention", page)
+    found = segue("translate", tmp_path / "run", tmp_path / "en", "--beam-width", "2", "--attention", page)
     assert "decoder to encoder, layer 4" in page.read_text()
     shown(tmp_path / "run", "--text", "three one", "-o", tmp_path / "other.html")
     assert "decoder to encoder, layer 4" in (tmp_path / "other.html").read_text()

@@ -72,7 +72,7 @@ def tokens_of(found: list[Hypothesis]) -> list[tuple[int, ...]]:
 def test_a_wide_beam_finds_what_searching_everything_finds(
     seeds: list[int], penalty: float, best: int
 ) -> None:
-    found = search(seeds, width=10_000, penalty=penalty, best=best)
+    found = search(seeds, beam_width=10_000, penalty=penalty, best=best)
     for seed, ours in zip(seeds, found, strict=True):
         wanted = everything(seed, penalty)[:best]
         assert tokens_of(ours) == tokens_of(wanted)
@@ -87,18 +87,18 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
         if token == END:
             break
         text = (*text, token)
-    assert search([seed], width=1, penalty=penalty)[0][0].tokens == text
+    assert search([seed], beam_width=1, penalty=penalty)[0][0].tokens == text
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=4), st.integers(1, 6), st.floats(0, 2))
-def test_stopping_early_changes_nothing(seeds: list[int], width: int, penalty: float) -> None:
+def test_stopping_early_changes_nothing(seeds: list[int], beam_width: int, penalty: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beam_room, "_certain", lambda beam, *_: not beam.alive)
-        patient = search(seeds, width=width, penalty=penalty)
-    assert search(seeds, width=width, penalty=penalty) == patient
+        patient = search(seeds, beam_width=beam_width, penalty=penalty)
+    assert search(seeds, beam_width=beam_width, penalty=penalty) == patient
 
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=4), st.integers(1, 6))
-def test_sentences_do_not_see_each_other(seeds: list[int], width: int) -> None:
-    together = search(seeds, width=width)
-    assert together == [search([seed], width=width)[0] for seed in seeds]
+def test_sentences_do_not_see_each_other(seeds: list[int], beam_width: int) -> None:
+    together = search(seeds, beam_width=beam_width)
+    assert together == [search([seed], beam_width=beam_width)[0] for seed in seeds]

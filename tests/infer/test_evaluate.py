@@ -224,7 +224,7 @@ def test_an_older_corpus_is_judged_by_its_kind(tmp_path: Path) -> None:
         assert open_corpus(tmp_path / kind).header.lossless == lossless
 
 
-DYNAMIC = Dynamic(rate=1e-2, decay=1e-2, gather=60)
+DYNAMIC = Dynamic(learning_rate=1e-2, decay=1e-2, gather=60)
 
 
 def test_dynamic_evaluation_by_the_formula() -> None:
@@ -243,7 +243,7 @@ def test_dynamic_evaluation_by_the_formula() -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             size = squares[name].sqrt()
-            weight.copy_(before[name] - DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon))
+            weight.copy_(before[name] - DYNAMIC.learning_rate * weight.grad / (size + DYNAMIC.epsilon))
     second, memory = model(tokens[:, 6:12], memory)
     later = model.nats(second, tokens[:, 7:13])
     model.zero_grad()
@@ -252,7 +252,7 @@ def test_dynamic_evaluation_by_the_formula() -> None:
         for name, weight in model.named_parameters():
             size = squares[name].sqrt()
             pull = (DYNAMIC.decay * size / mean).clamp(max=1)
-            step = DYNAMIC.rate * weight.grad / (size + DYNAMIC.epsilon)
+            step = DYNAMIC.learning_rate * weight.grad / (size + DYNAMIC.epsilon)
             weight.copy_(weight - step + pull * (before[name] - weight))
     third, _ = model(tokens[:, 12:18], memory)
     expected = loss.sum() + later.sum() + model.nats(third, tokens[:, 13:19]).sum()
@@ -262,7 +262,7 @@ def test_dynamic_evaluation_by_the_formula() -> None:
 def test_dynamic_evaluation_at_rate_zero_is_static_to_the_last_bit() -> None:
     model, stream = build(shape()), some_stream(40)
     reading = Reading(segment=6, reach=Reach(memory=6))
-    still = evaluate_dynamic(model, stream, reading, {}, Dynamic(rate=0))
+    still = evaluate_dynamic(model, stream, reading, {}, Dynamic(learning_rate=0))
     assert still.nats == evaluate(model, stream, reading).nats
 
 
@@ -270,7 +270,7 @@ def test_dynamic_evaluation_learns_what_repeats() -> None:
     model, stream = build(shape()), stream_of([1, 5, 2, 9] * 60)
     reading = Reading(segment=8, reach=Reach(memory=8))
     squares = mean_squares(model, some_stream(61), reading, 60)
-    moving = evaluate_dynamic(model, stream, reading, squares, Dynamic(rate=0.02, decay=0))
+    moving = evaluate_dynamic(model, stream, reading, squares, Dynamic(learning_rate=0.02, decay=0))
     assert moving.nats < 0.7 * evaluate(model, stream, reading).nats
 
 

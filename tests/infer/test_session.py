@@ -151,7 +151,7 @@ def test_greedy_is_the_likeliest_every_time() -> None:
 
 
 def test_a_model_without_memory_keeps_a_window_and_reads_it_anew() -> None:
-    config = shape("learned", vocab=256, table=6)
+    config = shape("learned", vocab=256, max_positions=6)
     vanilla = Bundle(
         build(config), Reading(segment=6, reach=Reach(memory=0, positions="restart")), ByteTokenizer()
     )

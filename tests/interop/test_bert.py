@@ -14,7 +14,7 @@ from segue.interop.bert import NAMES, load_bert
 from segue.nn.encoder import Encoder
 from segue.text.wordpiece import read_wordpiece
 
-SHAPE = {"vocab": 30, "width": 16, "layers": 2, "heads": 2, "inner": 24, "places": 12}
+SHAPE = {"vocab": 30, "width": 16, "layers": 2, "heads": 2, "feedforward": 24, "max_positions": 12}
 PIECES = "[PAD] [UNK] [CLS] [SEP] the animal did n ##o ##t cross street ' . un ##tir ##ed".split()  # noqa: SIM905
 
 

@@ -88,7 +88,7 @@ def test_a_model_goes_through_both_layouts(tmp_path: Path) -> None:
         ({"encoding": "none"}, "reference", "no encoding 'none'"),
         ({"biases": "per-layer"}, "reference", "try --layout huggingface"),
         ({"encoding": "learned"}, "reference", "no memory with absolute positions; found memory 4"),
-        ({"encoding": "shaw", "biases": "per-layer", "table": 3}, "reference", "found 3 for 4"),
+        ({"encoding": "shaw", "biases": "per-layer", "max_distance": 3}, "reference", "found 3 for 4"),
         ({"encoding": "shaw", "biases": "per-layer"}, "huggingface", "the encoding 'xl' only"),
         ({"cutoffs": (4,), "divisor": 2, "head_projection": False}, "reference", "head has no projection"),
     ],

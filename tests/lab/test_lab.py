@@ -97,12 +97,12 @@ def test_every_side_tries_the_same_settings_and_keeps_its_best(
     monkeypatch.setattr(trained, "FULL", TINY)
     setting = Setting(corpus, tmp_path)
     found = tuning.tuned(setting, trained.recipe_for(setting, seed=0), "a side")
-    assert [(one["optimizer"], one["rate"]) for one in found.tries] == [
-        (one["optimizer"], one["rate"]) for one in tuning.TRIES
+    assert [(one["optimizer"], one["learning_rate"]) for one in found.tries] == [
+        (one["optimizer"], one["learning_rate"]) for one in tuning.TRIES
     ]
     best = min(found.tries, key=lambda one: one["bits_per_byte"])
     train = found.seeded(2).train
-    assert (train.optimizer, train.rate, train.seed) == (best["optimizer"], best["rate"], 2)
+    assert (train.optimizer, train.learning_rate, train.seed) == (best["optimizer"], best["learning_rate"], 2)
     assert train.steps == TINY.steps
     quick = Setting(corpus, tmp_path, quick=True)
     assert tuning.tuned(quick, found.recipe, "a side").tries == []

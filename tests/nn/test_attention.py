@@ -52,7 +52,7 @@ def test_the_four_terms_of_the_paper() -> None:
 
 
 def test_shaws_table_reuses_its_farthest_row() -> None:
-    model = build(shape("shaw", table=3, biases="per-layer"))
+    model = build(shape("shaw", max_distance=3, biases="per-layer"))
     positions, layer, queries, keys = model.positions, 0, 3, 8
     query, key = (torch.randn(n, 1, 2, 4, dtype=torch.float64) for n in (queries, keys))
     for clamp, rows in ((None, 3), (2, 2), (9, 3)):

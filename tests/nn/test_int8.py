@@ -28,7 +28,7 @@ LENGTH = 12
 
 def model(norm: str = "post") -> TransformerXL:
     torch.manual_seed(0)
-    return TransformerXL(shape(width=32, heads=4, inner=64, norm=norm, init=0.1)).eval()
+    return TransformerXL(shape(width=32, heads=4, feedforward=64, norm=norm, init=0.1)).eval()
 
 
 def test_a_layer_is_rounded_to_its_scale() -> None:

@@ -165,7 +165,7 @@ def test_tokens_out_of_range_are_refused(bad: int, divisor: int) -> None:
 
 @pytest.mark.parametrize("encoding", ["learned", "per-layer"])
 def test_reading_beyond_a_table_of_positions_is_refused(encoding: str) -> None:
-    model = build(shape(encoding, table=8))
+    model = build(shape(encoding, max_positions=8))
     hidden, memory = model(some_tokens(1, 6), model.start(reach=Reach(memory=6)))
     model(some_tokens(1, 2), memory)
     refuse("position 8 lies beyond the table of 8", model, some_tokens(1, 3), memory)

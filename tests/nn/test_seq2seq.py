@@ -17,7 +17,14 @@ VOCAB = 13
 
 
 def config_of(**changes: object) -> Seq2SeqConfig:
-    small = {"vocab": VOCAB, "width": 8, "heads": 2, "inner": 12, "encoder_layers": 2, "decoder_layers": 2}
+    small = {
+        "vocab": VOCAB,
+        "width": 8,
+        "heads": 2,
+        "feedforward": 12,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+    }
     return Seq2SeqConfig(**{**small, **changes})
 
 
@@ -71,7 +78,7 @@ def copy_block(ours: nn.Module, theirs: nn.Module) -> None:
 
 def torchs(model: Seq2Seq) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
     config, pre = model.config, model.config.norm == "pre"
-    shape = {"dim_feedforward": config.inner, "dropout": 0.0, "norm_first": pre, "dtype": torch.float64}
+    shape = {"dim_feedforward": config.feedforward, "dropout": 0.0, "norm_first": pre, "dtype": torch.float64}
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(config.width, config.heads, **shape),
         config.encoder_layers,
@@ -179,7 +186,7 @@ def test_the_published_sizes() -> None:
         (1024, 16, 4096, 176_357_376 + 37_888_000),
     ):
         with torch.device("meta"):
-            model = Seq2Seq(Seq2SeqConfig(vocab=37_000, width=width, heads=heads, inner=inner))
+            model = Seq2Seq(Seq2SeqConfig(vocab=37_000, width=width, heads=heads, feedforward=inner))
         assert sum(parameter.numel() for parameter in model.parameters()) == wanted
 
 

@@ -83,7 +83,7 @@ def test_it_equals_the_textbook(data: st.DataObject) -> None:
 
 def largest_made(length: int, memory: int, *, span: int | None = 5, **changes: object) -> int:
     """By reading and learning, with documents that begin within the segment."""
-    model = build(shape(width=4, heads=1, inner=4, vocab=3, **changes)).train()
+    model = build(shape(width=4, heads=1, feedforward=4, vocab=3, **changes)).train()
     tokens = torch.arange(2 * length).view(2, length) % 3
     reach = Reach(memory=memory, span=span)
     _, past = model(tokens[:, : max(1, memory)], model.start(lanes=2, reach=reach))

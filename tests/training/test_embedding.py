@@ -36,7 +36,14 @@ def test_vectors_enter_and_frozen_ones_stay(
 ) -> None:
     data = make_pairs(tmp_path / "pairs", joint=joint)
     recipe = small_recipe(
-        data, {"embedding": 6}, frozen=frozen, optimizer=optimizer, decay=0.1, save_every=5, keep=9, steps=7
+        data,
+        {"embedding": 6},
+        frozen=frozen,
+        optimizer=optimizer,
+        weight_decay=0.1,
+        save_every=5,
+        keep=9,
+        steps=7,
     )
     events: list[Event] = []
     run = segue.train(recipe, data, tmp_path / "run", vectors=vectors(6), watch=events.append)

@@ -10,12 +10,12 @@ from segue.checkpoint import CHECKPOINTS, checkpoints, step_of
 from segue.errors import SegueError
 from segue.recipe import Recipe, TrainConfig, read_recipe
 from segue.training.loop import Event
-from segue.training.optim import rate_at
+from segue.training.optim import learning_rate_at
 from segue.training.run import read_log
 
 
 def rates(run: Path) -> list[float]:
-    return [event["rate"] for event in read_log(run) if event["kind"] == "step"]
+    return [event["learning_rate"] for event in read_log(run) if event["kind"] == "step"]
 
 
 def final_weights(run: Path) -> bytes:
@@ -23,7 +23,7 @@ def final_weights(run: Path) -> bytes:
 
 
 def planned(**changes: object) -> TrainConfig:
-    values = {"lanes": 1, "segment": 1, "memory": 0, "rate": 1.0, "warmup": 2, **changes}
+    values = {"lanes": 1, "segment": 1, "memory": 0, "learning_rate": 1.0, "warmup": 2, **changes}
     return TrainConfig(**values)
 
 
@@ -39,11 +39,11 @@ def test_a_falling_rate_wants_to_be_told_how_it_goes_on(corpus: Path, tmp_path: 
 
 
 def test_each_way_to_go_on(corpus: Path, tmp_path: Path) -> None:
-    first = [rate_at(step, small_recipe().train) for step in range(12)]
+    first = [learning_rate_at(step, small_recipe().train) for step in range(12)]
     ways = {
         "hold": [first[-1]] * 12,
         "rewarm": first,
-        "stretch": [rate_at(step, small_recipe(steps=24).train) for step in range(12, 24)],
+        "stretch": [learning_rate_at(step, small_recipe(steps=24).train) for step in range(12, 24)],
     }
     for how, wanted in ways.items():
         run, events = segue.train(small_recipe(), corpus, tmp_path / how), list[Event]()
@@ -60,7 +60,7 @@ def test_an_extended_run_resumes_exactly_and_extends_again(corpus: Path, tmp_pat
     segue.resume(whole, changes=["train.steps=20"], extend="hold")
     train = Recipe(**read_recipe(whole / "recipe.toml")).train
     assert train.extensions == ((12, "rewarm"), (18, "hold"))
-    assert rates(whole) == [rate_at(step, train) for step in range(20)]
+    assert rates(whole) == [learning_rate_at(step, train) for step in range(20)]
     assert rates(whole)[18:] == [rates(whole)[17]] * 2
     wanted = final_weights(whole)
     for folder in checkpoints(whole):
@@ -79,7 +79,7 @@ def test_fewer_steps_are_told_as_well(corpus: Path, tmp_path: Path) -> None:
 
 def test_the_rate_of_a_constant_schedule_with_a_cool_down() -> None:
     train = planned(schedule="constant", steps=10, cooldown=4, floor=0.2)
-    found = [rate_at(step, train) for step in range(10)]
+    found = [learning_rate_at(step, train) for step in range(10)]
     assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4])
     for wrong in ({"schedule": "cosine"}, {"cooldown": 11}):
         with pytest.raises(SegueError, match="cooldown"):

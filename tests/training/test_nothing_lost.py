@@ -151,7 +151,9 @@ def test_a_killed_beginning_leaves_nothing_that_hinders(
     assert names(tmp_path) == ["first", "run"]
 
 
-@pytest.mark.parametrize("why", [{"minutes": 1e-9}, {"patience": 1, "validate_every": 1, "rate": 1e-12}])
+@pytest.mark.parametrize(
+    "why", [{"minutes": 1e-9}, {"patience": 1, "validate_every": 1, "learning_rate": 1e-12}]
+)
 def test_a_run_that_was_stopped_takes_no_step_more(why: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     run = segue.train(small_recipe(steps=50, **why), corpus, tmp_path / "run")
     ended = step_of(checkpoints(run)[-1])

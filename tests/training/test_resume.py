@@ -37,7 +37,7 @@ def copy_until(run: Path, target: Path, step: int) -> Path:
 
 def test_every_one_of_fifty_steps_across_an_epochs_end(corpus: Path, tmp_path: Path) -> None:
     recipe = small_recipe(
-        steps=60, segment=24, lanes=6, save_every=1, keep=100, optimizer="adamw", decay=0.01
+        steps=60, segment=24, lanes=6, save_every=1, keep=100, optimizer="adamw", weight_decay=0.01
     )
     stream = segue.text.corpus.open_corpus(corpus).stream("train")
     epoch = len(stream.ids) // 6 / 24
@@ -100,7 +100,7 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
     run = segue.train(small_recipe(), corpus, tmp_path / "run")
     other = make_corpus(tmp_path / "other", documents=30)
     cases = {
-        "keeps its recipe; only train.steps": {"changes": ["train.rate=0.1"]},
+        "keeps its recipe; only train.steps": {"changes": ["train.learning_rate=0.1"]},
         "keeps its recipe": {"changes": ["model.dropout=0.2"]},
         "has no 'stpes'; did you mean 'steps'": {"changes": ["train.stpes=5"]},
         "is not the corpus that": {"data": other},

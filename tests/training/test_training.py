@@ -16,15 +16,23 @@ from segue.text.corpus import open_corpus
 from segue.training.language import LanguageTask
 from segue.training.loop import Event, Training
 from segue.training.muon import Muon, orthogonalised
-from segue.training.optim import build_optimizers, rate_at
+from segue.training.optim import build_optimizers, learning_rate_at
 from segue.training.run import read_log
 from support import build, shape
 
 
 def schedule(name: str, **changes: object) -> list[float]:
-    values = {"lanes": 1, "segment": 1, "memory": 0, "steps": 10, "rate": 2.0, "schedule": name, **changes}
+    values = {
+        "lanes": 1,
+        "segment": 1,
+        "memory": 0,
+        "steps": 10,
+        "learning_rate": 2.0,
+        "schedule": name,
+        **changes,
+    }
     train = TrainConfig(**values)
-    return [rate_at(step, train) for step in range(11)]
+    return [learning_rate_at(step, train) for step in range(11)]
 
 
 def test_the_rate_of_each_schedule() -> None:
@@ -69,7 +77,7 @@ def test_a_step_of_muon_by_hand() -> None:
     weight = torch.nn.Parameter(torch.randn(4, 6, dtype=torch.float64))
     before = weight.detach().clone()
     weight.grad = torch.randn(4, 6, dtype=torch.float64)
-    Muon([weight], rate=0.1, momentum=0.9, decay=0.5).step()
+    Muon([weight], learning_rate=0.1, momentum=0.9, weight_decay=0.5).step()
     average = 0.1 * weight.grad
     direction = orthogonalised((0.1 * weight.grad + 0.9 * average)[None])[0]
     expected = before * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 6**0.5 * direction
@@ -78,7 +86,9 @@ def test_a_step_of_muon_by_hand() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 def test_it_learns(optimizer: str, corpus: Path, tmp_path: Path) -> None:
-    run = segue.train(small_recipe(steps=60, optimizer=optimizer, rate=1e-2), corpus, tmp_path / "run")
+    run = segue.train(
+        small_recipe(steps=60, optimizer=optimizer, learning_rate=1e-2), corpus, tmp_path / "run"
+    )
     losses = [event["nats"] for event in read_log(run) if event["kind"] == "step"]
     assert losses[0] == pytest.approx(math.log(256), rel=0.05)
     assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
@@ -120,7 +130,7 @@ def test_the_run_tells_everything_about_itself(corpus: Path, tmp_path: Path) -> 
 
 
 def test_it_stops_on_a_plateau_and_on_minutes(corpus: Path, tmp_path: Path) -> None:
-    stuck = small_recipe(steps=50, rate=1e-12, validate_every=2, patience=2, validate_tokens=50)
+    stuck = small_recipe(steps=50, learning_rate=1e-12, validate_every=2, patience=2, validate_tokens=50)
     log = read_log(segue.train(stuck, corpus, tmp_path / "stuck"))
     assert log[-1]["reason"] == "plateau"
     assert log[-1]["step"] < 50
@@ -131,7 +141,7 @@ def test_it_stops_on_a_plateau_and_on_minutes(corpus: Path, tmp_path: Path) -> N
 def test_a_loss_that_is_not_finite_names_step_and_lane_and_keeps_the_last_good(
     corpus: Path, tmp_path: Path
 ) -> None:
-    recipe = small_recipe(rate=1e38, warmup=0, clip=1e30, optimizer="adamw", save_every=1)
+    recipe = small_recipe(learning_rate=1e38, warmup=0, clip=1e30, optimizer="adamw", save_every=1)
     with pytest.raises(
         SegueError, match=r"lane \d is not finite at step \d+; the last good checkpoint is .*step-0"
     ):
@@ -141,7 +151,9 @@ def test_a_loss_that_is_not_finite_names_step_and_lane_and_keeps_the_last_good(
 
 def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path) -> None:
     first = load(segue.train(small_recipe(steps=5), corpus, tmp_path / "first"))
-    tuned = segue.train(small_recipe(steps=1, rate=1e-12), corpus, tmp_path / "tuned", begin_with=first)
+    tuned = segue.train(
+        small_recipe(steps=1, learning_rate=1e-12), corpus, tmp_path / "tuned", begin_with=first
+    )
     found, given = load(tuned).model.state_dict(), first.model.state_dict()
     torch.testing.assert_close(dict(found), dict(given), rtol=0, atol=1e-6)
     other = small_recipe().model_copy(update={"model": segue.XLConfig(vocab=256, width=4, heads=1)})
@@ -192,7 +204,7 @@ def test_fine_tuning_keeps_the_givers_weights_and_the_recipes_dropout(corpus: Pa
     ("changes", "match"),
     [
         ({"train": {"precision": "bfloat16"}}, "bfloat16 is for GPUs"),
-        ({"model": {"encoding": "learned", "table": 8}}, "never stops counting"),
+        ({"model": {"encoding": "learned", "max_positions": 8}}, "never stops counting"),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(
@@ -213,10 +225,10 @@ def test_segments_longer_than_a_lane_are_refused(corpus: Path, tmp_path: Path) -
 def test_settings_are_changed_by_name() -> None:
     values = {"train": {"steps": 1}}
     changed = with_changes(
-        values, ["train.steps=500", "train.rate=1e-3", "model.encoding=shaw", "model.cutoffs=[1, 2]"]
+        values, ["train.steps=500", "train.learning_rate=1e-3", "model.encoding=shaw", "model.cutoffs=[1, 2]"]
     )
     assert changed == {
-        "train": {"steps": 500, "rate": 1e-3},
+        "train": {"steps": 500, "learning_rate": 1e-3},
         "model": {"encoding": "shaw", "cutoffs": [1, 2]},
     }
     assert values == {"train": {"steps": 1}}

@@ -73,11 +73,18 @@ def make_pairs(folder: Path, *, joint: bool = True) -> Path:
 
 def small_recipe(data: Path, model: dict[str, object] | None = None, **train: object) -> TranslationRecipe:
     header = json.loads((data / "pairs.json").read_text())
-    shape = {"width": 32, "heads": 2, "inner": 64, "encoder_layers": 2, "decoder_layers": 2, **(model or {})}
+    shape = {
+        "width": 32,
+        "heads": 2,
+        "feedforward": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        **(model or {}),
+    }
     return TranslationRecipe(
         model=Seq2SeqConfig(**{"vocab": header["vocab"], "source_vocab": header["source_vocab"], **shape}),
         train=PairTrainConfig(
-            **{"steps": 12, "tokens": 200, "rate": 3e-3, "warmup": 10, "clip": 1.0, **train}
+            **{"steps": 12, "tokens": 200, "learning_rate": 3e-3, "warmup": 10, "clip": 1.0, **train}
         ),
         translating=Translating(longest=20),
     )
@@ -88,7 +95,7 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     data = make_pairs(tmp_path / "pairs", joint=joint)
     watched = {"validate_every": 80, "best": "bleu"}
     recipe = small_recipe(
-        data, steps=160, tokens=1200, rate=1e-2, optimizer="muon", schedule="linear", **watched
+        data, steps=160, tokens=1200, learning_rate=1e-2, optimizer="muon", schedule="linear", **watched
     )
     events: list[Event] = []
     run = segue.train(recipe, data, tmp_path / "run", watch=events.append)
