@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from segue.errors import SegueError
     from segue.infer.session import Session
     from segue.nn.encoder import Encoder
-    from segue.nn.memory import CellMemory, ProjectedMemory, StateMemory
+    from segue.nn.memory import CellMemory, KVMemory, StateMemory
     from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
     from segue.nn.xl import TransformerXL
@@ -29,8 +29,8 @@ __all__ = [
     "CellMemory",
     "Encoder",
     "EncoderConfig",
+    "KVMemory",
     "PairTrainConfig",
-    "ProjectedMemory",
     "Reach",
     "Reading",
     "Recipe",
@@ -58,8 +58,8 @@ _HOMES = {
     "CellMemory": "segue.nn.memory",
     "Encoder": "segue.nn.encoder",
     "EncoderConfig": "segue.config",
+    "KVMemory": "segue.nn.memory",
     "PairTrainConfig": "segue.recipe",
-    "ProjectedMemory": "segue.nn.memory",
     "Reach": "segue.config",
     "Reading": "segue.config",
     "Recipe": "segue.recipe",

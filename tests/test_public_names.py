@@ -11,8 +11,8 @@ NAMES = [
     "CellMemory",
     "Encoder",
     "EncoderConfig",
+    "KVMemory",
     "PairTrainConfig",
-    "ProjectedMemory",
     "Reach",
     "Reading",
     "Recipe",
@@ -54,7 +54,7 @@ def test_the_sentence_that_everything_is_a_client_of() -> None:
         assert list(read.parameters) == ["self", "tokens", "memory", "starts", "lengths"]
         assert list(inspect.signature(model.start).parameters) == ["self", "lanes", "reach"]
     for name in ("lanes", "lengths", "seen", "select", "join", "resized", "to", "tensors", "from_tensors"):
-        for kind in (segue.StateMemory, segue.ProjectedMemory, segue.CellMemory):
+        for kind in (segue.StateMemory, segue.KVMemory, segue.CellMemory):
             assert name in {*dir(kind), *kind.__dataclass_fields__}
 
 

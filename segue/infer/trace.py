@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from segue.nn.attention import Attention, attention_scores
-from segue.nn.passage import Sight
-from segue.nn.positions import Relation
+from segue.nn.mask import AttentionMask
+from segue.nn.positions import RelativeKeys
 
 TERMS = {
     "content": "(a) what the query holds, what the key holds",
@@ -73,31 +73,31 @@ def _record(
 ) -> None:
     if threading.get_ident() != thread:
         return
-    hidden, keys_values, relation, sight = given
+    hidden, keys_values, relative, mask = given
     query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
-    seen[name] = look(attention, query, keys_values[0], relation, sight)
+    seen[name] = look(attention, query, keys_values[0], relative, mask)
 
 
 def _weights(
-    attention: Attention, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight
+    attention: Attention, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
 ) -> Tensor:
-    return attention.weights(query, key, relation, sight)
+    return attention.weights(query, key, relative, mask)
 
 
 def _terms(
-    attention: Attention, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight
+    attention: Attention, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
 ) -> dict[str, Tensor]:
-    def scores(asking: Tensor, kept: Relation | None) -> Tensor:
-        return attention_scores(asking, key, kept, causal=sight.causal)
+    def scores(asking: Tensor, kept: RelativeKeys | None) -> Tensor:
+        return attention_scores(asking, key, kept, causal=mask.causal)
 
     found = {"content": scores(query, None)}
-    if relation is not None:
+    if relative is not None:
         nobody = torch.zeros_like(query)
-        no_bias = torch.zeros_like(relation.content_bias)
-        unbiased = replace(relation, content_bias=no_bias, position_bias=no_bias, row_bias=None)
-        nowhere = replace(relation, rows=torch.zeros_like(relation.rows), row_bias=None)
+        no_bias = torch.zeros_like(relative.content_bias)
+        unbiased = replace(relative, content_bias=no_bias, position_bias=no_bias, row_bias=None)
+        nowhere = replace(relative, rows=torch.zeros_like(relative.rows), row_bias=None)
         found["content and distance"] = scores(query, unbiased) - found["content"]
         found["content bias"] = scores(nobody, nowhere)
-        found["distance bias"] = scores(nobody, replace(relation, content_bias=no_bias))
-    unseen = ~sight.mask(query.device)
+        found["distance bias"] = scores(nobody, replace(relative, content_bias=no_bias))
+    unseen = ~mask.dense(query.device)
     return {name: (term * attention.scale).masked_fill(unseen, float("-inf")) for name, term in found.items()}

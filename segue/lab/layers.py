@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from segue.nn.blockwise import attend
 from segue.nn.footprint import Largest, kept_for_backward
-from segue.nn.passage import Sight
-from segue.nn.windowed import attend
+from segue.nn.mask import AttentionMask
 
 KERNEL, WINDOW = 5, 64
 
@@ -30,8 +30,8 @@ class Attending(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         query = states[:, None, None]
-        sight = Sight(0, len(states), self.span)
-        return attend(query, torch.stack([query, query]), None, sight, self.scale)[:, 0, 0]
+        mask = AttentionMask(0, len(states), self.span)
+        return attend(query, torch.stack([query, query]), None, mask, self.scale)[:, 0, 0]
 
 
 class Recurring(nn.Module):

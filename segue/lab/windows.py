@@ -11,7 +11,7 @@ from torch import Tensor
 
 from segue.nn.attention import Attention
 from segue.nn.block import Block
-from segue.nn.passage import Sight
+from segue.nn.mask import AttentionMask
 from segue.nn.xl import TransformerXL
 
 Attend = Callable[[Attention, Tensor, Tensor], Tensor]
@@ -43,7 +43,7 @@ def _last(model: TransformerXL, tokens: Tensor, attend: Attend, *, only_last: bo
 
 def _textbook(attention: Attention, asking: Tensor, hidden: Tensor) -> Tensor:
     query = attention.query(asking).unflatten(-1, (attention.heads, -1))
-    gathered = attention.textbook(query, attention.project(hidden), None, Sight(0, len(asking)))
+    gathered = attention.textbook(query, attention.project(hidden), None, AttentionMask(0, len(asking)))
     return gathered.flatten(2)
 
 

@@ -1,6 +1,6 @@
 """Attention over memory and segment: a query scores a key by what it holds and by how far back it lies.
 
-Here it stands as in the papers; `windowed.py` computes the same, fast, and is what runs where it can.
+Here it stands as in the papers; `blockwise.py` computes the same, fast, and is what runs where it can.
 
 Letters: B lanes, T queries, S keys, H heads, D head width, C width, R rows of a relation. Time comes first.
 """
@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import LayersConfig
+from segue.nn.blockwise import attend, query_blocks
 from segue.nn.dropout import Dropout
-from segue.nn.memory import Room
-from segue.nn.passage import Sight
-from segue.nn.positions import Relation
-from segue.nn.windowed import attend, windows
+from segue.nn.mask import AttentionMask
+from segue.nn.memory import KVSlots
+from segue.nn.positions import RelativeKeys
 
 
 def relative_shift(scores: Tensor) -> Tensor:
@@ -30,19 +30,21 @@ def relative_shift(scores: Tensor) -> Tensor:
     return padded[..., 1:, :].reshape(*lead, queries, keys)
 
 
-def attention_scores(query: Tensor, key: Tensor, relation: Relation | None, *, causal: bool = True) -> Tensor:
+def attention_scores(
+    query: Tensor, key: Tensor, relative: RelativeKeys | None, *, causal: bool = True
+) -> Tensor:
     """(B, H, T, S) What each query (T, B, H, D) has to do with each key (S, B, H, D), before scaling.
 
     With a relation, the four terms of Transformer-XL: (a) q·k, (b) q·r, (c) u·k, (d) v·r. Without, (a) alone.
     """
-    if relation is None:
+    if relative is None:
         return torch.einsum("tbhd,sbhd->bhts", query, key)
-    content = torch.einsum("tbhd,sbhd->bhts", query + relation.content_bias, key)  # (a) + (c)
-    needed = slice(max(0, len(relation.rows) - len(key)) if causal else 0, None)
-    rows = relation.rows[needed]
-    position = torch.einsum("tbhd,rhd->bhtr", query + relation.position_bias, rows)  # (b) + (d)
-    if relation.row_bias is not None:
-        position = position + relation.row_bias[needed].T[:, None]
+    content = torch.einsum("tbhd,sbhd->bhts", query + relative.content_bias, key)  # (a) + (c)
+    needed = slice(max(0, len(relative.rows) - len(key)) if causal else 0, None)
+    rows = relative.rows[needed]
+    position = torch.einsum("tbhd,rhd->bhtr", query + relative.position_bias, rows)  # (b) + (d)
+    if relative.row_bias is not None:
+        position = position + relative.row_bias[needed].T[:, None]
     if not causal:  # rows for both sides
         return content + relative_shift(position)[..., : len(key)]
     farther = len(key) - len(rows)  # score zero
@@ -75,46 +77,52 @@ class Attention(nn.Module):
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1))
         return by_head
 
-    def project_behind(self, room: Room, states: Tensor) -> Tensor:
+    def project_behind(self, room: KVSlots, states: Tensor) -> Tensor:
         """(2, M + T, B, H, D) The keys and values in the room, its last T rows now those of states (T, B, C)."""
         held = room.rows.size(1) - len(states)
         fresh = self.key_value(states).unflatten(-1, (2, self.heads, -1)).movedim(2, 0)
         room.rows[:, held:] = fresh.detach()
         return torch.cat([room.rows[:, :held], fresh], dim=1) if torch.is_grad_enabled() else room.rows
 
-    def forward(self, hidden: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+    def forward(
+        self, hidden: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    ) -> Tensor:
         """What the queries in `hidden` (T, B, C) gather from keys and values (2, S, B, H, D)."""
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
         dropping = self.training and self.dropout.p > 0
         if dropping or casting(hidden):
-            gathered = self._in_windows(query, keys_values, relation, sight)
+            gathered = self._in_windows(query, keys_values, relative, mask)
         else:
-            gathered = attend(query, keys_values, relation, sight, self.scale)
+            gathered = attend(query, keys_values, relative, mask, self.scale)
         out: Tensor = self.out(gathered.flatten(2))
         return out
 
-    def textbook(self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+    def textbook(
+        self, query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    ) -> Tensor:
         """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
-        weights: Tensor = self.dropout(self.weights(query, keys_values[0], relation, sight))
+        weights: Tensor = self.dropout(self.weights(query, keys_values[0], relative, mask))
         return torch.einsum("bhts,sbhd->tbhd", weights, keys_values[1])
 
     def _in_windows(
-        self, query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight
+        self, query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
     ) -> Tensor:
         """The textbook's attention, but with a span a few queries at a time, so that nothing is as large as T × S."""
-        if sight.span is None or not sight.causal:
-            return self.textbook(query, keys_values, relation, sight)
+        if mask.span is None or not mask.causal:
+            return self.textbook(query, keys_values, relative, mask)
         parts = []
-        for window in windows(sight):
-            part = sight.part(slice(window.begin, window.end), slice(window.low, window.high))
-            near = keys_values[:, window.low : window.high]
-            parts.append(self.textbook(window.queries(query), near, relation, part))
+        for block in query_blocks(mask):
+            part = mask.part(slice(block.begin, block.end), slice(block.low, block.high))
+            near = keys_values[:, block.low : block.high]
+            parts.append(self.textbook(block.queries(query), near, relative, part))
         return torch.cat(parts)
 
-    def weights(self, query: Tensor, key: Tensor, relation: Relation | None, sight: Sight) -> Tensor:
+    def weights(
+        self, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    ) -> Tensor:
         """(B, H, T, S) How much of each key goes to each query."""
-        scores: Tensor = attention_scores(query, key, relation, causal=sight.causal) * self.scale
-        return scores.masked_fill(~sight.mask(scores.device), float("-inf")).softmax(dim=-1)
+        scores: Tensor = attention_scores(query, key, relative, causal=mask.causal) * self.scale
+        return scores.masked_fill(~mask.dense(scores.device), float("-inf")).softmax(dim=-1)
 
 
 class _Project(torch.autograd.Function):

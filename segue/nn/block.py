@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from segue.config import LayersConfig
 from segue.nn.attention import Attention
 from segue.nn.dropout import Dropout
-from segue.nn.memory import Room
-from segue.nn.passage import Sight
-from segue.nn.positions import Relation
+from segue.nn.mask import AttentionMask
+from segue.nn.memory import KVSlots
+from segue.nn.positions import RelativeKeys
 
 
 class FeedForward(nn.Module):
@@ -36,7 +36,7 @@ class Source(NamedTuple):
     """What a layer sees of another sequence: its keys and values (2, S, B, H, D), and which of them."""
 
     keys_values: Tensor
-    sight: Sight
+    mask: AttentionMask
 
 
 class Block(nn.Module):
@@ -72,22 +72,22 @@ class Block(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        past: Tensor | Room,
-        relation: Relation | None,
-        sight: Sight,
+        past: Tensor | KVSlots,
+        relative: RelativeKeys | None,
+        mask: AttentionMask,
         source: Source | None = None,
     ) -> Tensor:
         """The layer's output (T, B, C), seeing its past: what entered it (M, B, C), or room with keys and values."""
         entering = self.entering(hidden)
-        if isinstance(past, Room):
+        if isinstance(past, KVSlots):
             keys_values = self.attention.project_behind(past, entering)
         else:
             keys_values = self.attention.project(self.entering(past), entering)
-        gathered = self.attention(entering, keys_values, relation, sight)
+        gathered = self.attention(entering, keys_values, relative, mask)
         hidden = self._added(hidden, gathered, self.attention_norm)
         if source is not None:
             asking = self.cross_norm(hidden) if self.pre else hidden
-            gathered = self.cross(asking, source.keys_values, None, source.sight)
+            gathered = self.cross(asking, source.keys_values, None, source.mask)
             hidden = self._added(hidden, gathered, self.cross_norm)
         fed = self.feed_forward(self.feed_forward_norm(hidden) if self.pre else hidden)
         return self._added(hidden, fed, self.feed_forward_norm)

@@ -13,7 +13,7 @@ from segue.config import EncoderConfig
 from segue.errors import InputError
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
-from segue.nn.passage import Sight
+from segue.nn.mask import AttentionMask
 
 
 class Encoded(NamedTuple):
@@ -51,9 +51,9 @@ class Encoder(nn.Module):
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         hidden = self.words(input_ids) + self.places(torch.arange(size, device=device)) + self.types(types)
         hidden = self.dropout(self.norm(hidden)).transpose(0, 1)
-        seen = Sight(size, size, foreign=_unseen(attention_mask), causal=False)
+        mask = AttentionMask(size, size, padding=_unseen(attention_mask), causal=False)
         for block in self.blocks:
-            hidden = block(hidden, hidden[:0], None, seen)
+            hidden = block(hidden, hidden[:0], None, mask)
         hidden = hidden.transpose(0, 1)
         return Encoded(hidden, F.tanh(self.pooler(hidden[:, 0])))
 

@@ -27,7 +27,7 @@ from segue.nn.deferred import blank
 from segue.nn.models import build_language_model
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
-from segue.nn.vocab import CHUNK, LEAST
+from segue.nn.vocab import LOGITS_AT_ONCE, MIN_ROWS
 from segue.recipe import Recipe, TrainConfig
 
 FLOAT = 4
@@ -60,7 +60,7 @@ def training_bytes(recipe: Recipe) -> int:
 
 def logits_bytes(model: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
     """Log-probabilities that are kept at once, and their gradient, which is as large."""
-    held = max(CHUNK, LEAST * model.edges[1])
+    held = max(LOGITS_AT_ONCE, MIN_ROWS * model.edges[1])
     return 2 * FLOAT * min(held, train.lanes * train.segment * model.edges[1])
 
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import register_pytree_node
 
 from segue.config import Reach
 from segue.errors import InputError
-from segue.nn.passage import HOST, Passage
-from segue.nn.positions import Relation
+from segue.nn.layout import HOST, SegmentLayout
+from segue.nn.positions import RelativeKeys
 
 
 def last(rows: Tensor, count: int) -> Tensor:
@@ -44,9 +44,9 @@ class Memory:
         """Rows held: the longest lane's."""
         return self.rows[0].size(1)
 
-    def counted(self, passage: Passage) -> tuple[Tensor, Tensor]:
+    def counted(self, layout: SegmentLayout) -> tuple[Tensor, Tensor]:
         """`lengths` and `seen` after one more segment."""
-        read, began = passage.counts, passage.newest_start[:, -1]
+        read, began = layout.counts, layout.newest_start[:, -1]
         lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.memory)
         return lengths, torch.where(began < 0, self.seen + read, read - began)
 
@@ -121,16 +121,16 @@ class StateMemory(Memory):
     def states(self) -> Sequence[Tensor]:
         return self.rows
 
-    def extended(self, fresh: Sequence[Tensor], passage: Passage) -> Self:
+    def extended(self, fresh: Sequence[Tensor], layout: SegmentLayout) -> Self:
         """The memory after one more segment, whose states are `fresh` (B, T, C); the oldest rows fall off."""
-        lengths, seen = self.counted(passage)
+        lengths, seen = self.counted(layout)
         pairs, size = zip(self.rows, fresh, strict=True), int(lengths.max())
-        if passage.lengths is None:
+        if layout.lengths is None:
             rows = tuple(
-                _joined(last(old, size - passage.size), last(new.detach(), size)) for old, new in pairs
+                _joined(last(old, size - layout.size), last(new.detach(), size)) for old, new in pairs
             )
         else:
-            place = _newest_before_padding(self.size + passage.lengths, size)
+            place = _newest_before_padding(self.size + layout.lengths, size)
             rows = tuple(_gathered(_joined(old, new.detach()), place) for old, new in pairs)
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
@@ -141,8 +141,8 @@ class CellMemory(Memory):
     One state is all there is, whatever the reach asks for; lanes that hold none have zeros, or there is no row at all.
     """
 
-    def counted(self, passage: Passage) -> tuple[Tensor, Tensor]:
-        lengths, seen = super().counted(passage)
+    def counted(self, layout: SegmentLayout) -> tuple[Tensor, Tensor]:
+        lengths, seen = super().counted(layout)
         return lengths.clamp(max=1), seen
 
     @property
@@ -151,9 +151,9 @@ class CellMemory(Memory):
         rows = torch.stack([_padded_to(row, 1).squeeze(1) for row in self.rows])
         return rows.unbind(dim=2)
 
-    def advanced(self, states: Sequence[Tensor], passage: Passage) -> Self:
+    def advanced(self, states: Sequence[Tensor], layout: SegmentLayout) -> Self:
         """The memory after one more segment, which left these states behind."""
-        lengths, seen = self.counted(passage)
+        lengths, seen = self.counted(layout)
         layers = torch.stack([state.detach() for state in states], dim=2)[:, :, None]
         rows = tuple(layer[:, : int(lengths.max())] for layer in layers)
         return replace(self, rows=rows, lengths=lengths, seen=seen)
@@ -165,13 +165,13 @@ class LayerStep(Protocol):
     def __call__(self, hidden: Tensor, keys_values: Tensor, /) -> Tensor: ...
 
 
-class Room(NamedTuple):
+class KVSlots(NamedTuple):
     """A layer's keys and values (2, M + T, B, H, D), the last T of them still to be written."""
 
     rows: Tensor
 
 
-class Shelf:
+class KVBuffer:
     """Keys and values of all layers, (layers, 2, B, H, capacity, D), filled up to somewhere.
 
     Each head's lie in one piece, as its queries read them. Memories are views, each up to its own end. What lies
@@ -192,13 +192,13 @@ class Shelf:
                 self.filled += size
             return free
 
-    def rows(self, begin: int, end: int) -> "ShelfRows":
+    def rows(self, begin: int, end: int) -> "KVView":
         """For each layer (B, rows, 2, H, D)."""
-        return ShelfRows(self.storage, begin, end)
+        return KVView(self.storage, begin, end)
 
 
 @dataclass(frozen=True, eq=False)
-class ShelfRows(Sequence[Tensor]):
+class KVView(Sequence[Tensor]):
     """Some rows of a shelf, as views that are made when they are asked for."""
 
     storage: Tensor
@@ -213,57 +213,57 @@ class ShelfRows(Sequence[Tensor]):
 
 
 @dataclass(frozen=True, eq=False)
-class ProjectedMemory(Memory):
+class KVMemory(Memory):
     """The keys and values that each layer made of its inputs, (B, M, 2, H, D): right while the weights stand still.
 
     What follows is there to save work: nothing is lost without it.
     """
 
-    shelf: Shelf | None = None  # that the rows are a view of
+    buffer: KVBuffer | None = None  # that the rows are a view of
     end: int = 0  # where on the shelf they end
-    relations: tuple[Relation | None, ...] = ()  # what each layer makes of distance,
+    relations: tuple[RelativeKeys | None, ...] = ()  # what each layer makes of distance,
     related: int = 0  # for up to so many keys
     steps: tuple["LayerStep", ...] = ()  # each layer reading one token
 
     def with_rows(self, rows: Sequence[Tensor], **changes: Any) -> Self:
-        return replace(self, rows=rows, shelf=None, end=0, relations=(), related=0, steps=(), **changes)
+        return replace(self, rows=rows, buffer=None, end=0, relations=(), related=0, steps=(), **changes)
 
     def with_room(self, size: int) -> Self:
         """The same memory on a shelf with room for `size` more rows behind it, which are taken from now on."""
-        shelf, end = self.shelf, self.end
-        if shelf is None or not shelf.take(end, size):
-            shelf, end = self._copied(size), self.size
-        return replace(self, rows=shelf.rows(end - self.size, end), shelf=shelf, end=end)
+        buffer, end = self.buffer, self.end
+        if buffer is None or not buffer.take(end, size):
+            buffer, end = self._copied(size), self.size
+        return replace(self, rows=buffer.rows(end - self.size, end), buffer=buffer, end=end)
 
-    def _copied(self, size: int) -> Shelf:
+    def _copied(self, size: int) -> KVBuffer:
         """A new shelf with this memory's rows and `size` more, taken, and some to spare."""
         capacity = self.size + size + max(size, self.size // 4)
         heads, wide = self.rows[0].shape[3:]
         with torch.inference_mode(False):  # whose tensors could be written to in that mode alone
             storage = self.rows[0].new_empty(len(self.rows), 2, self.lanes, heads, capacity, wide)
-        shelf = Shelf(storage, self.size + size)
-        for place, rows in zip(shelf.rows(0, self.size), self.rows, strict=True):
+        buffer = KVBuffer(storage, self.size + size)
+        for place, rows in zip(buffer.rows(0, self.size), self.rows, strict=True):
             place.copy_(rows)
-        return shelf
+        return buffer
 
-    def rooms(self, size: int) -> list[Room]:
+    def rooms(self, size: int) -> list[KVSlots]:
         """For each layer, what it holds and the room behind it."""
-        assert self.shelf is not None
-        whole = self.shelf.rows(self.end - self.size, self.end + size)
-        return [Room(rows.transpose(0, 2)) for rows in whole]
+        assert self.buffer is not None
+        whole = self.buffer.rows(self.end - self.size, self.end + size)
+        return [KVSlots(rows.transpose(0, 2)) for rows in whole]
 
-    def extended(self, passage: Passage) -> Self:
+    def extended(self, layout: SegmentLayout) -> Self:
         """The memory after one more segment, whose keys and values now stand in the room behind this one."""
-        assert self.shelf is not None
-        lengths, seen = self.counted(passage)
-        end, size = self.end + passage.size, int(lengths.max())
-        if passage.lengths is None:
-            on_shelf = self.shelf.rows(end - size, end)
+        assert self.buffer is not None
+        lengths, seen = self.counted(layout)
+        end, size = self.end + layout.size, int(lengths.max())
+        if layout.lengths is None:
+            on_shelf = self.buffer.rows(end - size, end)
             return replace(self, rows=on_shelf, lengths=lengths, seen=seen, end=end)
-        place = _newest_before_padding(self.size + passage.lengths, size)
-        whole = self.shelf.rows(self.end - self.size, end)
+        place = _newest_before_padding(self.size + layout.lengths, size)
+        whole = self.buffer.rows(self.end - self.size, end)
         rows = tuple(_gathered(row, place) for row in whole)
-        return replace(self, rows=rows, lengths=lengths, seen=seen, shelf=None, end=0)
+        return replace(self, rows=rows, lengths=lengths, seen=seen, buffer=None, end=0)
 
 
 def _joined(old: Tensor, new: Tensor) -> Tensor:
@@ -318,4 +318,4 @@ def _register(kind: type[Memory]) -> None:
 
 _register(StateMemory)
 _register(CellMemory)
-_register(ProjectedMemory)
+_register(KVMemory)

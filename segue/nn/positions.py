@@ -35,7 +35,7 @@ def interleaved_sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Ten
 
 
 @dataclass(frozen=True, eq=False)
-class Relation:
+class RelativeKeys:
     """What one layer makes of distance. Row j stands for distance R-1-j, so the last row is the query itself.
 
     Distances of R or more score zero. With a clamp, all distances from there on share one row; softmax does not see
@@ -63,7 +63,7 @@ class Positions(nn.Module):
         """What the relations of all layers start from, computed once for S keys."""
         return None
 
-    def relation(self, layer: int, distances: Tensor | None) -> Relation | None:  # noqa: ARG002
+    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys | None:  # noqa: ARG002
         """The layer's view of distance; None if it has none."""
         return None
 
@@ -95,10 +95,10 @@ class XLPositions(Positions):
         dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
         return dropped
 
-    def relation(self, layer: int, distances: Tensor | None) -> Relation:
+    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys:
         rows = self.projections[layer](distances).unflatten(-1, (self.heads, -1))
         pair = layer % len(self.content_bias)  # a shared pair is the only one
-        return Relation(rows, self.content_bias[pair], self.position_bias[pair])
+        return RelativeKeys(rows, self.content_bias[pair], self.position_bias[pair])
 
 
 class ShawPositions(Positions):
@@ -122,11 +122,11 @@ class ShawPositions(Positions):
         farthest = min(rows, clamp or rows, keys) - 1
         return torch.arange(farthest, -1, -1, device=self.table.device)
 
-    def relation(self, layer: int, distances: Tensor | None) -> Relation:
+    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys:
         pair = layer % len(self.content_bias)
         rows, bias = self.table[layer][distances], self.table_bias[layer][distances]
         u = self.content_bias[pair]
-        return Relation(rows[1:] - rows[:1], u, torch.zeros_like(u), bias[1:] - bias[:1])
+        return RelativeKeys(rows[1:] - rows[:1], u, torch.zeros_like(u), bias[1:] - bias[:1])
 
 
 class SinusoidalPositions(Positions):

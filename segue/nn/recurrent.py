@@ -16,8 +16,8 @@ from segue.config import Reach, Reading, RecurrentConfig
 from segue.errors import InputError
 from segue.nn.dropout import Dropout
 from segue.nn.language import LanguageModel, check_lanes
+from segue.nn.layout import HOST, SegmentLayout, checked_layout
 from segue.nn.memory import CellMemory, Memory
-from segue.nn.passage import HOST, Passage, checked_passage
 from segue.nn.vocab import Vocabulary
 from segue.nn.xl import initialise
 
@@ -68,13 +68,13 @@ class RecurrentModel(LanguageModel):
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, CellMemory]:
         """Read a segment (B, T): its hidden states (B, T, C), zero in padding, and the memory to read on with."""
-        passage = checked_passage(tokens, starts, lengths)
+        layout = checked_layout(tokens, starts, lengths)
         row = STATES[self.config.cell], self.config.width
         self._check_memory(memory, tokens, self.config.layers, row)
         assert isinstance(memory, CellMemory)
         entering = self.dropout(self.vocabulary.embed(tokens))
-        hidden, after = run(self.cells, entering, tuple(s.detach() for s in memory.states), passage)
-        return self.dropout(hidden), memory.advanced(after, passage)
+        hidden, after = run(self.cells, entering, tuple(s.detach() for s in memory.states), layout)
+        return self.dropout(hidden), memory.advanced(after, layout)
 
     def looks_back(self, reading: Reading) -> int | None:
         """A state that is carried on forgets nothing for certain."""
@@ -94,16 +94,16 @@ def _open_forget_gates(cells: nn.RNNBase) -> None:
         bias[cells.hidden_size : 2 * cells.hidden_size] = 1.0
 
 
-def run(cells: nn.RNNBase, entering: Tensor, states: States, passage: Passage) -> tuple[Tensor, States]:
+def run(cells: nn.RNNBase, entering: Tensor, states: States, layout: SegmentLayout) -> tuple[Tensor, States]:
     """All outputs (B, T, C), zero in padding, and each lane's states behind its own last token.
 
     Where documents begin or lanes end inside the segment, each document's part of it is a run of its own, and all
     runs are read side by side.
     """
-    if passage.starts is None and passage.lengths is None:
+    if layout.starts is None and layout.lengths is None:
         outputs, after = cells(entering, _as_torch(states))
         return outputs, _as_tuple(after)
-    runs = _runs(passage)
+    runs = _runs(layout)
     if not len(runs.lane):
         return entering.new_zeros(*entering.shape[:2], cells.hidden_size), states
     return _run_apart(cells, entering, states, runs)
@@ -119,18 +119,18 @@ class _Runs(NamedTuple):
     last: Tensor  # (R,) nothing follows in its lane
 
 
-def _runs(passage: Passage) -> _Runs:
+def _runs(layout: SegmentLayout) -> _Runs:
     """Every lane is cut where documents begin; padding belongs to none, and a lane of padding alone has none."""
-    cuts = torch.zeros(passage.lanes, passage.size, dtype=torch.bool, device=HOST)
-    if passage.starts is not None:
-        cuts |= passage.starts
+    cuts = torch.zeros(layout.lanes, layout.size, dtype=torch.bool, device=HOST)
+    if layout.starts is not None:
+        cuts |= layout.starts
     fresh = cuts[:, 0].clone()
-    cuts[:, 0] = passage.counts > 0
+    cuts[:, 0] = layout.counts > 0
     lane, begin = cuts.nonzero(as_tuple=True)
     last = torch.ones_like(lane, dtype=torch.bool)
     last[:-1] = lane[1:] != lane[:-1]
     following = torch.cat([begin[1:], begin.new_zeros(1)])
-    end = torch.where(last, passage.counts[lane], following)
+    end = torch.where(last, layout.counts[lane], following)
     return _Runs(lane, begin, end, (begin > 0) | fresh[lane], last)
 
 

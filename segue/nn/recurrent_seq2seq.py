@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.dropout import Dropout
-from segue.nn.passage import HOST, checked_passage
+from segue.nn.layout import HOST, checked_layout
 from segue.nn.recurrent import STATES, build_cells, run
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
@@ -73,12 +73,12 @@ class RecurrentSeq2Seq(nn.Module):
 
     def start(self, source: Tensor, lengths: Tensor | None = None) -> RecurrentMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
-        passage = checked_passage(source, None, lengths)
+        layout = checked_layout(source, None, lengths)
         vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
         nothing = self.vocabulary.tables[0].new_zeros(self.config.layers, len(source), self.config.width)
         empty = (nothing,) * STATES[self.config.cell]
-        outputs, state = run(self.encoder, self.dropout(vocabulary.embed(source)), empty, passage)
-        padded = passage.padded
+        outputs, state = run(self.encoder, self.dropout(vocabulary.embed(source)), empty, layout)
+        padded = layout.padded
         padded = torch.zeros(source.shape, dtype=torch.bool) if padded is None else padded
         seen = torch.zeros(len(source), dtype=torch.int64, device=HOST)
         return RecurrentMemory(state, outputs, padded.to(source.device), seen)
@@ -87,7 +87,7 @@ class RecurrentSeq2Seq(nn.Module):
         self, target: Tensor, memory: RecurrentMemory, *, lengths: Tensor | None = None
     ) -> tuple[Tensor, RecurrentMemory]:
         """Read on in targets (B, T): hidden states (B, T, C), zero in padding, and the memory to read on with."""
-        passage = checked_passage(target, None, lengths)
+        layout = checked_layout(target, None, lengths)
         if memory.lanes != len(target):
             raise InputError(
                 f"the memory has {memory.lanes} sentences and the target {len(target)}; "
@@ -98,13 +98,13 @@ class RecurrentSeq2Seq(nn.Module):
             newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
             context = memory.source[torch.arange(len(target), device=target.device), newest]
             entering = torch.cat([entering, context[:, None].expand_as(entering)], dim=-1)
-        hidden, state = run(self.decoder, entering, memory.state, passage)
+        hidden, state = run(self.decoder, entering, memory.state, layout)
         if self.config.attention:
             hidden = self.mixing(torch.cat([hidden, self._gathered(hidden, memory)], dim=-1)).tanh()
         hidden = self.dropout(hidden)
-        if passage.padded is not None:
-            hidden = hidden.masked_fill(passage.padded.to(target.device)[..., None], 0)
-        return hidden, replace(memory, state=state, seen=memory.seen + passage.counts)
+        if layout.padded is not None:
+            hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
+        return hidden, replace(memory, state=state, seen=memory.seen + layout.counts)
 
     def _gathered(self, hidden: Tensor, memory: RecurrentMemory) -> Tensor:
         """(B, T, C) What each step gathers from the source."""

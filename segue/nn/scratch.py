@@ -10,7 +10,7 @@ KEPT = threading.local()
 """Each thread's own."""
 
 
-def room_for(use: str, *shape: int, like: Tensor) -> Tensor:
+def scratch(use: str, *shape: int, like: Tensor) -> Tensor:
     """Unwritten, and written over at the next call: for what does not outlive this one."""
     if like.device.type != "cpu":  # the allocators of GPUs keep theirs
         return like.new_empty(shape)

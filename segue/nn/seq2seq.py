@@ -17,9 +17,10 @@ from segue.config import Reach, Seq2SeqConfig
 from segue.errors import InputError
 from segue.nn.block import Block, Source
 from segue.nn.dropout import Dropout
-from segue.nn.memory import ProjectedMemory
-from segue.nn.passage import HOST, Passage, Sight, checked_passage, positions, sight
-from segue.nn.positions import Relation, XLPositions, interleaved_sinusoids
+from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
+from segue.nn.mask import AttentionMask, causal_mask
+from segue.nn.memory import KVMemory
+from segue.nn.positions import RelativeKeys, XLPositions, interleaved_sinusoids
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
 
@@ -28,7 +29,7 @@ class TranslationMemory:
     """What a decoder carries along: its source, as keys and values of each layer, and its own past."""
 
     sources: tuple[Source, ...]
-    past: ProjectedMemory
+    past: KVMemory
 
     @property
     def lanes(self) -> int:
@@ -51,10 +52,10 @@ class TranslationMemory:
 
 def _selected(source: Source, index: Tensor) -> Source:
     keys_values = source.keys_values.index_select(2, index.to(source.keys_values.device))
-    foreign = source.sight.foreign
-    if foreign is not None:
-        foreign = foreign.index_select(0, index.to(foreign.device))
-    return Source(keys_values, replace(source.sight, foreign=foreign))
+    padding = source.mask.padding
+    if padding is not None:
+        padding = padding.index_select(0, index.to(padding.device))
+    return Source(keys_values, replace(source.mask, padding=padding))
 
 
 class Seq2Seq(nn.Module):
@@ -78,64 +79,64 @@ class Seq2Seq(nn.Module):
         self.dropout = Dropout(config.dropout)
         _initialise(self)
 
-    def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Sight]:
+    def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, AttentionMask]:
         """(S, B, C) What the encoder makes of sources (B, S), zero in padding; and which of it may be seen."""
-        passage = checked_passage(source, None, lengths)
-        seen = _whole(passage, source.device)
+        layout = checked_layout(source, None, lengths)
+        mask = _whole(layout, source.device)
         vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
         hidden = vocabulary.embed(source.T)
-        relations: list[Relation | None] = [None] * len(self.encoder)
+        relations: list[RelativeKeys | None] = [None] * len(self.encoder)
         if self.config.encoding == "xl":
-            both = self.relative.to_both_sides(passage.size)
-            relations = [self.relative.relation(layer, both) for layer in range(len(self.encoder))]
+            both = self.relative.to_both_sides(layout.size)
+            relations = [self.relative.relative_keys(layer, both) for layer in range(len(self.encoder))]
         else:
-            hidden = self._placed(hidden, torch.arange(passage.size, device=source.device)[:, None])
+            hidden = self._placed(hidden, torch.arange(layout.size, device=source.device)[:, None])
         hidden = self.dropout(hidden)
-        for block, relation in zip(self.encoder, relations, strict=True):
-            hidden = block(hidden, hidden[:0], relation, seen)
+        for block, relative in zip(self.encoder, relations, strict=True):
+            hidden = block(hidden, hidden[:0], relative, mask)
         if self.config.norm == "pre":
             hidden = self.encoder_norm(hidden)
-        if passage.padded is not None:
-            hidden = hidden.masked_fill(passage.padded.T.to(source.device)[..., None], 0)
-        return hidden, seen
+        if layout.padded is not None:
+            hidden = hidden.masked_fill(layout.padded.T.to(source.device)[..., None], 0)
+        return hidden, mask
 
     def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
-        hidden, seen = self.encode(source, lengths)
+        hidden, mask = self.encode(source, lengths)
         sources = []
         for block in self.decoder:
             assert isinstance(block, Block)
-            sources.append(Source(block.project_source(hidden), seen))
+            sources.append(Source(block.project_source(hidden), mask))
         config, lanes = self.config, len(source)
         empty = hidden.new_zeros(lanes, 0, 2, config.heads, config.head_width)
         nothing = torch.zeros(lanes, dtype=torch.int64, device=HOST)
-        past = ProjectedMemory((empty,) * config.decoder_layers, nothing, nothing, Reach(memory=2**31))
+        past = KVMemory((empty,) * config.decoder_layers, nothing, nothing, Reach(memory=2**31))
         return TranslationMemory(tuple(sources), past)
 
     def forward(
         self, target: Tensor, memory: TranslationMemory, *, lengths: Tensor | None = None
     ) -> tuple[Tensor, TranslationMemory]:
         """Read on in targets (B, T): hidden states (B, T, C), and the memory to read on with."""
-        passage = checked_passage(target, None, lengths)
+        layout = checked_layout(target, None, lengths)
         if memory.lanes != len(target):
             raise InputError(
                 f"the memory has {memory.lanes} sentences and the target {len(target)}; "
                 "start as many as you read, or use memory.select()"
             )
-        past = memory.past.with_room(passage.size)
-        places = positions(passage, past.seen).T.to(target.device)
+        past = memory.past.with_room(layout.size)
+        places = positions(layout, past.seen).T.to(target.device)
         hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
-        seen = sight(passage, past.size, past.lengths, None, target.device)
-        rooms = past.rooms(passage.size)
+        mask = causal_mask(layout, past.size, past.lengths, None, target.device)
+        rooms = past.rooms(layout.size)
         for block, room, source in zip(self.decoder, rooms, memory.sources, strict=True):
-            asked = replace(source.sight, size=passage.size)
-            hidden = block(hidden, room, None, seen, Source(source.keys_values, _broadcast(asked)))
+            asked = replace(source.mask, size=layout.size)
+            hidden = block(hidden, room, None, mask, Source(source.keys_values, _broadcast(asked)))
         if self.config.norm == "pre":
             hidden = self.decoder_norm(hidden)
         hidden = hidden.transpose(0, 1)
-        if passage.padded is not None:
-            hidden = hidden.masked_fill(passage.padded.to(target.device)[..., None], 0)
-        return hidden, replace(memory, past=past.extended(passage))
+        if layout.padded is not None:
+            hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
+        return hidden, replace(memory, past=past.extended(layout))
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T) The surprise of each target, in nats, unreduced."""
@@ -149,20 +150,20 @@ class Seq2Seq(nn.Module):
         return hidden + interleaved_sinusoids(places, self.config.width, hidden.dtype)
 
 
-def _whole(passage: Passage, device: torch.device) -> Sight:
+def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:
     """Every token of a source sees every other, but no padding. One without tokens sees its padding, which is zero."""
-    foreign = None
-    if passage.padded is not None and passage.padded.any():
-        empty = passage.counts == 0
-        foreign = (passage.padded & ~empty[:, None]).to(device)[:, None, None]
-    return _broadcast(Sight(passage.size, passage.size, foreign=foreign, causal=False))
+    padding = None
+    if layout.padded is not None and layout.padded.any():
+        empty = layout.counts == 0
+        padding = (layout.padded & ~empty[:, None]).to(device)[:, None, None]
+    return _broadcast(AttentionMask(layout.size, layout.size, padding=padding, causal=False))
 
 
-def _broadcast(seen: Sight) -> Sight:
+def _broadcast(mask: AttentionMask) -> AttentionMask:
     """The same padding for every query."""
-    if seen.foreign is None:
-        return seen
-    return replace(seen, foreign=seen.foreign[:, :, :1].expand(-1, -1, seen.size, -1))
+    if mask.padding is None:
+        return mask
+    return replace(mask, padding=mask.padding[:, :, :1].expand(-1, -1, mask.size, -1))
 
 
 @torch.no_grad()

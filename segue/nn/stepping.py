@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.nn.block import Block
-from segue.nn.positions import Relation
+from segue.nn.positions import RelativeKeys
 
 Linear = Callable[[Tensor], Tensor]
 
-SEVERAL = 8
+WEIGHTS_FIRST = 8
 """Lanes from which on a CPU multiplies the weights by them faster than them by the weights."""
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(B, outputs) As F.linear."""
-    if len(hidden) < SEVERAL or hidden.device.type != "cpu":
+    if len(hidden) < WEIGHTS_FIRST or hidden.device.type != "cpu":
         return F.linear(hidden, weight, bias)
     if bias is None:
         return torch.mm(weight, hidden.T).T.contiguous()
@@ -54,7 +54,7 @@ class Norm(NamedTuple):
 class Step(NamedTuple):
     """A block's weights within reach, and its relation."""
 
-    relation: Relation
+    relative: RelativeKeys
     query: Linear
     key_value: Linear
     out: Linear
@@ -84,12 +84,12 @@ class Step(NamedTuple):
     def _scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """(N, 1, S) For a single query, distances and keys stand in the same order: nothing to shift."""
         (lanes, heads, width), count = query.shape, keys.size(1)
-        rows = self.relation.rows.transpose(0, 1)[:, -count:]
-        far = (query + self.relation.position_bias).transpose(0, 1)
+        rows = self.relative.rows.transpose(0, 1)[:, -count:]
+        far = (query + self.relative.position_bias).transpose(0, 1)
         by_distance = torch.bmm(far, rows.transpose(1, 2))  # (H, B, R)
-        if self.relation.row_bias is not None:
-            by_distance = by_distance + self.relation.row_bias.T[:, None, -count:]
-        near = (query + self.relation.content_bias).view(lanes * heads, 1, width)
+        if self.relative.row_bias is not None:
+            by_distance = by_distance + self.relative.row_bias.T[:, None, -count:]
+        near = (query + self.relative.content_bias).view(lanes * heads, 1, width)
         keys = keys.transpose(1, 2)
         if lanes == 1 and rows.size(1) == count:
             return torch.baddbmm(
@@ -104,16 +104,16 @@ class Step(NamedTuple):
         return scores.mul_(self.scale).view(lanes * heads, 1, count)
 
 
-def step_of(block: nn.Module, relation: Relation | None) -> Step:
+def step_of(block: nn.Module, relative: RelativeKeys | None) -> Step:
     """What of a block a step needs."""
     assert isinstance(block, Block)
-    assert relation is not None
+    assert relative is not None
     attention, feed = block.attention, block.feed_forward
     norms = [
         Norm(norm.weight, norm.bias, norm.eps) for norm in (block.attention_norm, block.feed_forward_norm)
     ]
     return Step(
-        relation,
+        relative,
         _product(attention.query),
         _product(attention.key_value),
         _product(attention.out),

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, VocabularyConfig
 from segue.errors import InputError
-from segue.nn.scratch import room_for
+from segue.nn.scratch import scratch
 from segue.nn.smoothing import smoothed_nats
 
-CHUNK = 2**20
+LOGITS_AT_ONCE = 2**20
 """Logits that are held at once when nats are computed: so few stay in a CPU's cache."""
 
-LEAST = 64
+MIN_ROWS = 64
 """Rows that are multiplied together even if their logits are more: for fewer, reading the table is too much work."""
 
 
@@ -181,7 +181,7 @@ def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
 
 def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
-    if len(rows) <= LEAST or len(rows) * len(table) <= CHUNK:
+    if len(rows) <= MIN_ROWS or len(rows) * len(table) <= LOGITS_AT_ONCE:
         return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
     nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets)
     return nats
@@ -225,12 +225,12 @@ def _logits(rows: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     kind = torch.promote_types(rows.dtype, torch.float32)
     if kind != rows.dtype:
         return F.linear(rows, table, bias).to(kind)
-    room = room_for("logits", len(rows), len(table), like=rows)
+    room = scratch("logits", len(rows), len(table), like=rows)
     if bias is None:
         return torch.mm(rows, table.T, out=room)
     return torch.addmm(bias, rows, table.T, out=room)
 
 
 def _chunks(rows: int, columns: int) -> list[slice]:
-    few = max(LEAST, CHUNK // columns)
+    few = max(MIN_ROWS, LOGITS_AT_ONCE // columns)
     return [slice(first, first + few) for first in range(0, rows, few)]

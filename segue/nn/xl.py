@@ -17,9 +17,10 @@ from segue.nn.attention import casting
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
 from segue.nn.language import LanguageModel, check_lanes
-from segue.nn.memory import Memory, ProjectedMemory, Room, StateMemory
-from segue.nn.passage import HOST, Passage, checked_passage, positions, sight
-from segue.nn.positions import Relation, build_positions, check_places
+from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
+from segue.nn.mask import causal_mask
+from segue.nn.memory import KVMemory, KVSlots, Memory, StateMemory
+from segue.nn.positions import RelativeKeys, build_positions, check_places
 from segue.nn.stepping import step_of
 from segue.nn.vocab import Vocabulary
 
@@ -66,25 +67,25 @@ class TransformerXL(LanguageModel):
         `starts` (B, T) marks the tokens that begin a new document: nothing before them is seen from there on.
         `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
         """
-        passage = checked_passage(tokens, starts, lengths)
+        layout = checked_layout(tokens, starts, lengths)
         self._check(memory, tokens)
-        memory, passage = self._with_new_documents(memory, passage)
-        if isinstance(memory, ProjectedMemory) and self._steps_will_do(memory, passage):
-            return self._stepped(tokens, memory, passage)
-        places = self._places(memory, passage).T.to(tokens.device)
+        memory, layout = self._with_new_documents(memory, layout)
+        if isinstance(memory, KVMemory) and self._steps_will_do(memory, layout):
+            return self._stepped(tokens, memory, layout)
+        places = self._places(memory, layout).T.to(tokens.device)
         hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
-        if isinstance(memory, ProjectedMemory):
-            memory = self._related(memory.with_room(passage.size), passage.size)
-            hidden, _ = self._through(hidden, places, memory, passage, memory.rooms(passage.size))
-            extended: Memory = memory.extended(passage)
+        if isinstance(memory, KVMemory):
+            memory = self._related(memory.with_room(layout.size), layout.size)
+            hidden, _ = self._through(hidden, places, memory, layout, memory.rooms(layout.size))
+            extended: Memory = memory.extended(layout)
         else:
             assert isinstance(memory, StateMemory)
             past = [rows.detach().transpose(0, 1) for rows in memory.rows]
-            hidden, entered = self._through(hidden, places, memory, passage, past)
-            extended = memory.extended([states.transpose(0, 1) for states in entered], passage)
+            hidden, entered = self._through(hidden, places, memory, layout, past)
+            extended = memory.extended([states.transpose(0, 1) for states in entered], layout)
         hidden = self.dropout(hidden).transpose(0, 1)
-        if passage.padded is not None:
-            hidden = hidden.masked_fill(passage.padded.to(tokens.device)[..., None], 0)
+        if layout.padded is not None:
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
         return hidden, extended
 
     def looks_back(self, reading: Reading) -> int | None:
@@ -94,60 +95,65 @@ class TransformerXL(LanguageModel):
         return reading.overlap(self.config.layers)
 
     @torch.no_grad()
-    def projected(self, memory: Memory) -> ProjectedMemory:
+    def projected(self, memory: Memory) -> KVMemory:
         """The same memory as keys and values: reading on saves their projection while the weights stand still."""
-        if isinstance(memory, ProjectedMemory):
+        if isinstance(memory, KVMemory):
             return memory
         rows = []
         for block, states in zip(self.blocks, memory.rows, strict=True):
             assert isinstance(block, Block)
             rows.append(block.attention.project(block.entering(states.transpose(0, 1))).transpose(0, 2))
-        return ProjectedMemory(tuple(rows), memory.lengths, memory.seen, memory.reach)
+        return KVMemory(tuple(rows), memory.lengths, memory.seen, memory.reach)
 
-    def _steps_will_do(self, memory: ProjectedMemory, passage: Passage) -> bool:
+    def _steps_will_do(self, memory: KVMemory, layout: SegmentLayout) -> bool:
         """Whether this is one more token of streams that all see as far back, with nothing to learn."""
         return (
-            passage.size == 1
-            and passage.lengths is None
+            layout.size == 1
+            and layout.lengths is None
             and self.config.encoding in RELATIVE
             and not (self.training or torch.is_grad_enabled() or casting(memory.rows[0]))
             and int(memory.lengths.min()) == memory.size
         )
 
-    def _stepped(self, tokens: Tensor, memory: ProjectedMemory, passage: Passage) -> tuple[Tensor, Memory]:
+    def _stepped(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, Memory]:
         """Read one token of each lane."""
         memory = self._related(memory.with_room(1), 1)
         if not memory.steps:
             pairs = zip(self.blocks, memory.relations, strict=True)
-            memory = replace(memory, steps=tuple(step_of(block, relation) for block, relation in pairs))
-        assert memory.shelf is not None
+            memory = replace(memory, steps=tuple(step_of(block, relative) for block, relative in pairs))
+        assert memory.buffer is not None
         end = memory.end + 1
         keys = min(memory.size + 1, memory.reach.span or end)
         hidden = self.vocabulary.embed(tokens[:, 0])
-        for step, keys_values in zip(memory.steps, memory.shelf.storage, strict=True):
+        for step, keys_values in zip(memory.steps, memory.buffer.storage, strict=True):
             hidden = step(hidden, keys_values[..., end - keys : end, :])
-        return hidden[:, None], memory.extended(passage)
+        return hidden[:, None], memory.extended(layout)
 
     def _through(
-        self, hidden: Tensor, places: Tensor, memory: Memory, passage: Passage, past: Sequence[Tensor | Room]
+        self,
+        hidden: Tensor,
+        places: Tensor,
+        memory: Memory,
+        layout: SegmentLayout,
+        past: Sequence[Tensor | KVSlots],
     ) -> tuple[Tensor, list[Tensor]]:
         """Through all layers: the last one's output (T, B, C), and what entered each."""
-        seen = sight(passage, memory.size, memory.lengths, memory.reach.span, hidden.device)
-        known = isinstance(memory, ProjectedMemory) and memory.relations
-        relations = known or self._relations(memory.size + passage.size, memory.reach.clamp)
+        mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, hidden.device)
+        known = isinstance(memory, KVMemory) and memory.relations
+        relations = known or self._relations(memory.size + layout.size, memory.reach.clamp)
         entered = []
         for layer, block in enumerate(self.blocks):
             hidden = self.positions.entering(layer, hidden, places)
             entered.append(hidden)
-            hidden = block(hidden, past[layer], relations[layer], seen)
+            hidden = block(hidden, past[layer], relations[layer], mask)
         return hidden, entered
 
-    def _relations(self, keys: int, clamp: int | None) -> tuple[Relation | None, ...]:
+    def _relations(self, keys: int, clamp: int | None) -> tuple[RelativeKeys | None, ...]:
         """What each layer makes of the distances between S keys."""
         distances = self.positions.distances(keys, clamp)
-        return tuple(self.positions.relation(layer, distances) for layer in range(len(self.blocks)))
+        return tuple(self.positions.relative_keys(layer, distances) for layer in range(len(self.blocks)))
 
-    def _related(self, memory: ProjectedMemory, size: int) -> ProjectedMemory:
+    def _related(self, memory: KVMemory, size: int) -> KVMemory:
         """The memory with relations for `size` more tokens, and for more of them to come."""
         keys = memory.size + size
         if torch.is_grad_enabled() or self.training:  # they would not last: weights move, dropout differs
@@ -156,41 +162,41 @@ class TransformerXL(LanguageModel):
             return memory
         related = max(keys, min(2 * keys, memory.reach.memory + size))
         relations = tuple(
-            relation and replace(relation, rows=relation.rows.transpose(0, 1).contiguous().transpose(0, 1))
-            for relation in self._relations(related, memory.reach.clamp)
+            relative and replace(relative, rows=relative.rows.transpose(0, 1).contiguous().transpose(0, 1))
+            for relative in self._relations(related, memory.reach.clamp)
         )  # each head's rows in one piece, like its keys
         return replace(memory, relations=relations, related=related, steps=())
 
-    def _places(self, memory: Memory, passage: Passage) -> Tensor:
+    def _places(self, memory: Memory, layout: SegmentLayout) -> Tensor:
         """(B, T) Where each token stands in its document; for encodings that ask."""
         if self.config.encoding in (*RELATIVE, "none"):
             return torch.empty(0, 0, device=HOST)
         restarting = memory.reach.positions != "onward"
-        places = positions(passage, torch.zeros_like(memory.seen) if restarting else memory.seen)
+        places = positions(layout, torch.zeros_like(memory.seen) if restarting else memory.seen)
         check_places(places, self.config)
         return places
 
-    def _with_new_documents(self, memory: Memory, passage: Passage) -> tuple[Memory, Passage]:
+    def _with_new_documents(self, memory: Memory, layout: SegmentLayout) -> tuple[Memory, SegmentLayout]:
         """Give a fresh memory to the lanes whose first token begins a document."""
-        if passage.starts is None:
-            return memory, passage
-        later = passage.without_first()
+        if layout.starts is None:
+            return memory, layout
+        later = layout.without_first()
         if later.starts is not None and memory.reach.initial == "zeros":
             raise InputError(
                 "a memory of zeros can begin at a segment's first token only, and a document starts later in this one; "
                 "cut the segment there, or use initial='empty'"
             )
-        begun = passage.starts[:, 0]
+        begun = layout.starts[:, 0]
         if begun.any():
-            fresh: Memory = self.start(lanes=passage.lanes, reach=memory.reach)
-            if isinstance(memory, ProjectedMemory):
+            fresh: Memory = self.start(lanes=layout.lanes, reach=memory.reach)
+            if isinstance(memory, KVMemory):
                 fresh = self.projected(fresh)
             memory = memory.renewed(begun, fresh.to(memory.rows[0].device))
         return memory, later
 
     def _check(self, memory: Memory, tokens: Tensor) -> None:
         config = self.config
-        row = (2, config.heads, config.head_width) if isinstance(memory, ProjectedMemory) else (config.width,)
+        row = (2, config.heads, config.head_width) if isinstance(memory, KVMemory) else (config.width,)
         self._check_memory(memory, tokens, config.layers, row)
 
 

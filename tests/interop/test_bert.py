@@ -70,7 +70,7 @@ def test_what_is_masked_changes_nothing() -> None:
 
 def test_what_cannot_be_read_is_refused() -> None:
     model, ids = build(), torch.zeros(1, 13, dtype=torch.int64)
-    with pytest.raises(InputError, match="13 tokens are more than the 12 places"):
+    with pytest.raises(InputError, match="13 tokens are more than the 12 positions"):
         model(ids)
     with pytest.raises(InputError, match=r"attention_mask should have the shape of input_ids, \(1, 5\)"):
         model(ids[:, :5], torch.ones(1, 4))

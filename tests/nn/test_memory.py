@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from segue.config import Reach
 from segue.errors import InputError
 from segue.nn import memory as memory_module
-from segue.nn.memory import Memory, ProjectedMemory, Shelf, StateMemory, last
+from segue.nn.memory import KVBuffer, KVMemory, Memory, StateMemory, last
 from segue.nn.xl import TransformerXL
 from support import build, shape, some_tokens
 from threads import stress
@@ -28,7 +28,7 @@ def read(model: TransformerXL, kind: str, lanes: int, lengths: list[int], seed: 
     memory: Memory = model.start(lanes=lanes, reach=REACH)
     memory = model.projected(memory) if kind == "projected" else memory
     _, after = model(some_tokens(lanes, 5, seed), memory, lengths=torch.tensor(lengths))
-    assert isinstance(after, ProjectedMemory if kind == "projected" else StateMemory)
+    assert isinstance(after, KVMemory if kind == "projected" else StateMemory)
     return after
 
 
@@ -169,7 +169,7 @@ def test_the_newest_none_is_nothing() -> None:
     assert last(torch.ones(1, 3, 2), 0).shape == (1, 0, 2)
 
 
-def room_taken(parent: ProjectedMemory, moment: int) -> tuple[ProjectedMemory, ProjectedMemory | None]:
+def room_taken(parent: KVMemory, moment: int) -> tuple[KVMemory, KVMemory | None]:
     """Room taken by one reader, and by another that cuts in at this moment (counted in opcodes), if it may."""
     passed, other = itertools.count(), []
 
@@ -177,7 +177,7 @@ def room_taken(parent: ProjectedMemory, moment: int) -> tuple[ProjectedMemory, P
         frame.f_trace_opcodes = True
         if frame.f_code.co_filename != memory_module.__file__:
             return None
-        if event == "opcode" and next(passed) == moment and not Shelf.taking.locked():
+        if event == "opcode" and next(passed) == moment and not KVBuffer.taking.locked():
             sys.settrace(None)
             other.append(parent.with_room(1))
         return watch
@@ -202,7 +202,7 @@ def test_readers_that_cut_in_on_each_other_never_share_room() -> None:
         if second is None:
             continue
         met += 1
-        assert first.shelf is not second.shelf
+        assert first.buffer is not second.buffer
         for taken in (first, second):
             assert_close(list(taken.rows), list(begin.rows), rtol=0, atol=0)
     assert met > 20

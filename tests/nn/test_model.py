@@ -78,8 +78,8 @@ def test_half_precision_reads_without_nan(encoding: str, kind: torch.dtype) -> N
 def test_autocast_trains(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from segue.nn import vocab
 
-    monkeypatch.setattr(vocab, "CHUNK", chunk)
-    monkeypatch.setattr(vocab, "LEAST", 1)
+    monkeypatch.setattr(vocab, "LOGITS_AT_ONCE", chunk)
+    monkeypatch.setattr(vocab, "MIN_ROWS", 1)
     model = build(shape(cutoffs=(4,), divisor=2)).float()
     memory: Memory = model.start(lanes=2, reach=Reach(memory=6))
     for _ in range(2):
@@ -105,15 +105,16 @@ def test_a_fully_padded_lane_is_defined_and_keeps_its_memory() -> None:
 
 
 def test_where_documents_and_padding_are_not_used_no_lane_has_a_mask_of_its_own() -> None:
-    from segue.nn.passage import Passage, sight
+    from segue.nn.layout import SegmentLayout
+    from segue.nn.mask import causal_mask
 
     lengths, device = torch.tensor([4, 4]), torch.device("cpu")
-    plain = sight(Passage(2, 3), 4, lengths, None, device)
-    assert plain.unseen(slice(0, 3), slice(0, 7)) is None
-    assert plain.mask(device).shape == (3, 7)
-    ragged = sight(Passage(2, 3), 4, torch.tensor([4, 1]), None, device)
-    assert ragged.unseen(slice(0, 3), slice(0, 7)) is not None
-    assert ragged.mask(device).shape == (2, 1, 3, 7)
+    plain = causal_mask(SegmentLayout(2, 3), 4, lengths, None, device)
+    assert plain.masked(slice(0, 3), slice(0, 7)) is None
+    assert plain.dense(device).shape == (3, 7)
+    ragged = causal_mask(SegmentLayout(2, 3), 4, torch.tensor([4, 1]), None, device)
+    assert ragged.masked(slice(0, 3), slice(0, 7)) is not None
+    assert ragged.dense(device).shape == (2, 1, 3, 7)
 
 
 def refuse(match: str, call: object, *values: object, **named: object) -> None:

@@ -16,7 +16,7 @@ from support import build, shape, shapes, some_tokens
 
 @pytest.fixture(autouse=True)
 def several_are_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "SEVERAL", 3)
+    monkeypatch.setattr(stepping, "WEIGHTS_FIRST", 3)
 
 
 def read(model: TransformerXL, tokens: Tensor, reach: Reach, *, projected: bool) -> tuple[Tensor, Memory]:

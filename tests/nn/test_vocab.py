@@ -26,8 +26,8 @@ def test_chunks_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> N
     rows, table, bias = (torch.randn(*size, dtype=torch.float64) for size in ((9, 4), (13, 4), (13,)))
     targets = torch.randint(0, 13, (9,))
     whole = nats_and_gradients(rows, table, bias, targets)
-    monkeypatch.setattr(vocab, "CHUNK", chunk)
-    monkeypatch.setattr(vocab, "LEAST", 1)
+    monkeypatch.setattr(vocab, "LOGITS_AT_ONCE", chunk)
+    monkeypatch.setattr(vocab, "MIN_ROWS", 1)
     assert_close(nats_and_gradients(rows, table, bias, targets), whole)
 
 
@@ -47,8 +47,8 @@ class Largest(TorchDispatchMode):
 def test_training_never_holds_more_than_one_chunk_of_logits(
     cutoffs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vocab, "CHUNK", 12_000)
-    monkeypatch.setattr(vocab, "LEAST", 1)
+    monkeypatch.setattr(vocab, "LOGITS_AT_ONCE", 12_000)
+    monkeypatch.setattr(vocab, "MIN_ROWS", 1)
     model = build(shape(vocab=1000, width=4, cutoffs=cutoffs))
     hidden = torch.randn(2, 60, 4, dtype=torch.float64, requires_grad=True)
     targets = some_tokens(2, 60) * 70

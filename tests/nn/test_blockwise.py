@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from segue.config import Reach
-from segue.nn import scratch, windowed
+from segue.nn import blockwise, scratch
 from segue.nn.attention import Attention
 from segue.nn.footprint import Largest
-from segue.nn.passage import Sight
-from segue.nn.positions import Relation
+from segue.nn.mask import AttentionMask
+from segue.nn.positions import RelativeKeys
 from support import build, shape
 
 
 @pytest.fixture(autouse=True, params=[0, 2**20], ids=["computed again", "kept"])
 def a_few_are_three(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(windowed, "FEW", 3)
-    monkeypatch.setattr(windowed, "MANY", request.param)
+    monkeypatch.setattr(blockwise, "QUERY_BLOCK", 3)
+    monkeypatch.setattr(blockwise, "SAVED_WEIGHTS", request.param)
 
 
 def random(*size: int) -> Tensor:
@@ -29,31 +29,31 @@ def random(*size: int) -> Tensor:
 
 
 @st.composite
-def sights(draw: st.DrawFn) -> tuple[int, Sight]:
+def sights(draw: st.DrawFn) -> tuple[int, AttentionMask]:
     lanes, held, size = draw(st.integers(1, 3)), draw(st.integers(0, 8)), draw(st.integers(1, 8))
     span = draw(st.one_of(st.none(), st.integers(1, held + size + 2)))
-    seen = Sight(held, size, span)
+    seen = AttentionMask(held, size, span)
     if draw(st.booleans()):
-        seen = Sight(held=size, size=size, causal=False)
+        seen = AttentionMask(held=size, size=size, causal=False)
         held = 0
     if draw(st.booleans()) and seen.causal:
         own = torch.randint(0, 2, (lanes, size), dtype=torch.int64).cumsum(dim=1)
         seen = replace(seen, documents=torch.cat([torch.randint(-1, 1, (lanes, held)), own], dim=1))
     elif draw(st.booleans()):
-        foreign = torch.rand(lanes, 1, size, held + size) < 0.4
-        foreign[..., torch.arange(size), held + torch.arange(size)] = False  # a query sees itself
-        seen = replace(seen, foreign=foreign)
+        padding = torch.rand(lanes, 1, size, held + size) < 0.4
+        padding[..., torch.arange(size), held + torch.arange(size)] = False  # a query sees itself
+        seen = replace(seen, padding=padding)
     return lanes, seen
 
 
 @st.composite
-def relations(draw: st.DrawFn, seen: Sight) -> Relation | None:
+def relations(draw: st.DrawFn, seen: AttentionMask) -> RelativeKeys | None:
     # Causal, fewer: a clamp; more: kept from before.
     rows = draw(st.integers(0, seen.keys + 3)) if seen.causal else 2 * seen.keys - 1
     if draw(st.booleans()):
         return None
     bias = random(rows, 2) if draw(st.booleans()) else None
-    return Relation(random(rows, 2, 4), random(2, 4), random(2, 4), bias)
+    return RelativeKeys(random(rows, 2, 4), random(2, 4), random(2, 4), bias)
 
 
 @given(st.data())
@@ -61,20 +61,25 @@ def test_it_equals_the_textbook(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1000)))
     lanes, seen = data.draw(sights())
     keys = seen.keys
-    relation = data.draw(relations(seen))
+    relative = data.draw(relations(seen))
     attention = Attention(shape(width=8, heads=2)).double()
     hidden, keys_values = random(seen.size, lanes, 8), random(2, keys, lanes, 2, 4)
     given = [hidden, keys_values, attention.query.weight]
-    if relation is not None:
-        parts = (relation.rows, relation.content_bias, relation.position_bias, relation.row_bias)
+    if relative is not None:
+        parts = (
+            relative.rows,
+            relative.content_bias,
+            relative.position_bias,
+            relative.row_bias,
+        )
         given += [part for part in parts if part is not None]
 
     def results(*, fast: bool) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         if fast:
-            out = attention(hidden, keys_values, relation, seen)
+            out = attention(hidden, keys_values, relative, seen)
         else:
             query = attention.query(hidden).unflatten(-1, (2, -1))
-            out = attention.out(attention.textbook(query, keys_values, relation, seen).flatten(2))
+            out = attention.out(attention.textbook(query, keys_values, relative, seen).flatten(2))
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out)
         return out, torch.autograd.grad((out * weight).sum(), given, materialize_grads=True)
 
@@ -114,11 +119,11 @@ def test_a_few_at_a_time_the_textbook_gives_the_same() -> None:
     attention = Attention(shape(width=8, heads=2)).double()
     documents = torch.tensor([[-1, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2], [0] * 11])
     for span in (1, 4, 30):
-        seen = Sight(3, 8, span, documents)
-        relation = Relation(random(9, 2, 4), random(2, 4), random(2, 4), random(9, 2))
+        seen = AttentionMask(3, 8, span, documents)
+        relative = RelativeKeys(random(9, 2, 4), random(2, 4), random(2, 4), random(9, 2))
         query, keys_values = random(8, 2, 2, 4), random(2, 11, 2, 2, 4)
-        few = attention._in_windows(query, keys_values, relation, seen)
-        assert_close(few, attention.textbook(query, keys_values, relation, seen))
+        few = attention._in_windows(query, keys_values, relative, seen)
+        assert_close(few, attention.textbook(query, keys_values, relative, seen))
 
 
 def test_dropping_weights_goes_by_the_textbook() -> None:
@@ -127,10 +132,10 @@ def test_dropping_weights_goes_by_the_textbook() -> None:
     torch.manual_seed(0)
     hidden, keys_values = random(5, 2, 8), random(2, 7, 2, 2, 4)
     torch.manual_seed(1)
-    one = attention(hidden, keys_values, None, Sight(2, 5))
+    one = attention(hidden, keys_values, None, AttentionMask(2, 5))
     torch.manual_seed(2)
-    other = attention(hidden, keys_values, None, Sight(2, 5))
+    other = attention(hidden, keys_values, None, AttentionMask(2, 5))
     assert not torch.equal(one, other)
     attention.eval()
-    still = attention(hidden, keys_values, None, Sight(2, 5))
-    assert torch.equal(still, attention(hidden, keys_values, None, Sight(2, 5)))
+    still = attention(hidden, keys_values, None, AttentionMask(2, 5))
+    assert torch.equal(still, attention(hidden, keys_values, None, AttentionMask(2, 5)))

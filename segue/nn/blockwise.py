@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segue.nn.passage import Sight
-from segue.nn.positions import Relation
-from segue.nn.scratch import room_for
+from segue.nn.mask import AttentionMask
+from segue.nn.positions import RelativeKeys
+from segue.nn.scratch import scratch
 
-FEW = 128
+QUERY_BLOCK = 128
 """Queries at a time: enough for large products, few enough that their scores stay in the cache."""
 
-MANY = 2**20
+SAVED_WEIGHTS = 2**20
 """Weights of a layer that are kept for the backward pass; more of them are computed again, which takes less room."""
 
 
@@ -36,11 +36,11 @@ class _Given(NamedTuple):
     keys_values: Tensor  # (2, S, B, H, D)
     rows: Tensor | None  # (H, R, D)
     row_bias: Tensor | None  # (H, R)
-    sight: Sight
+    mask: AttentionMask
 
 
 @dataclass(frozen=True)
-class Window:
+class QueryBlock:
     """Queries begin … end, and the keys low … high that they see."""
 
     begin: int
@@ -63,10 +63,10 @@ class Window:
 
 
 def attend(
-    query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
+    query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
 ) -> Tensor:
     """(T, B, H, D) What each query (T, B, H, D) gathers from keys and values (2, S, B, H, D)."""
-    given = _given(query, keys_values, relation, sight, scale)
+    given = _given(query, keys_values, relative, mask, scale)
     if not torch.is_grad_enabled():
         return _gathered(given, None)
     gathered: Tensor = _Attend.apply(*given)
@@ -74,32 +74,32 @@ def attend(
 
 
 def _given(
-    query: Tensor, keys_values: Tensor, relation: Relation | None, sight: Sight, scale: float
+    query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
 ) -> _Given:
-    if relation is None:
+    if relative is None:
         query = query * scale
-        return _Given(query, query, keys_values, None, None, sight)
+        return _Given(query, query, keys_values, None, None, mask)
     # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
-    known, few = relation.rows.size(0), min(FEW, sight.size)
-    missing = max(few - 1, 1 - known) if sight.causal and known < sight.keys else 0
-    rows, row_bias = relation.rows, relation.row_bias
+    known, few = relative.rows.size(0), min(QUERY_BLOCK, mask.size)
+    missing = max(few - 1, 1 - known) if mask.causal and known < mask.keys else 0
+    rows, row_bias = relative.rows, relative.row_bias
     if missing:  # padding by nothing would copy
         rows = F.pad(rows, (0, 0, 0, 0, missing, 0))
     if row_bias is not None:
         row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
-    u, v = relation.content_bias, relation.position_bias
+    u, v = relative.content_bias, relative.position_bias
     query = torch.add(u * scale, query, alpha=scale)
-    return _Given(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, sight)
+    return _Given(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, mask)
 
 
 def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
     """The forward pass; the weights go to `kept` if there is such a list."""
     query, value = given.query, given.keys_values[1]
     gathered = torch.empty_like(query)
-    for window in windows(given.sight):
-        room = _space("scores", given, window)
-        weights = _weights(given, window, room if kept is None else torch.empty_like(room))
-        _by_head(window.queries(gathered)).copy_(torch.bmm(weights, _by_head(window.keys(value))))
+    for block in query_blocks(given.mask):
+        room = _space("scores", given, block)
+        weights = _weights(given, block, room if kept is None else torch.empty_like(room))
+        _by_head(block.queries(gathered)).copy_(torch.bmm(weights, _by_head(block.keys(value))))
         if kept is not None:
             kept.append(weights)
     return gathered
@@ -110,20 +110,18 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> Tensor:
         asked = _Given(*given)
         lanes, heads = asked.query.shape[1:3]
-        wide = sum(
-            (window.end - window.begin) * (window.high - window.low) for window in windows(asked.sight)
-        )
-        kept: list[Tensor] | None = [] if lanes * heads * wide <= MANY else None
+        wide = sum((block.end - block.begin) * (block.high - block.low) for block in query_blocks(asked.mask))
+        kept: list[Tensor] | None = [] if lanes * heads * wide <= SAVED_WEIGHTS else None
         gathered = _gathered(asked, kept)
         ctx.save_for_backward(*asked[:5], gathered, *(kept or ()))
-        ctx.sight = asked.sight
+        ctx.mask = asked.mask
         return gathered
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         query, position_query, keys_values, rows, row_bias, gathered, *kept = ctx.saved_tensors
-        given = _Given(query, position_query, keys_values, rows, row_bias, ctx.sight)
+        given = _Given(query, position_query, keys_values, rows, row_bias, ctx.mask)
         (key, value), (lanes, heads) = keys_values, query.shape[1:3]
         gradient = gradient.contiguous()
         to_query, to_position = torch.empty_like(query), torch.empty_like(query)
@@ -132,47 +130,47 @@ class _Attend(torch.autograd.Function):
         to_bias = None if row_bias is None else rows.new_zeros(rows.shape[:2])
         # What softmax subtracts in its backward pass, sum_s p_s dp_s, is the gradient along what was gathered.
         common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
-        newest_first = list(windows(ctx.sight))[::-1]
+        newest_first = list(query_blocks(ctx.mask))[::-1]
         oldest = newest_first[0].low
         to_keys_values[:, :, :oldest] = 0  # the newest window writes the others, before anything is added
-        for window in newest_first:
-            weights = kept.pop() if kept else _weights(given, window, _space("weights", given, window))
-            few, here = slice(window.begin, window.end), slice(window.low, window.high)
-            arriving, so_far = _by_head(gradient[few]), float(window.end < len(query))
+        for block in newest_first:
+            weights = kept.pop() if kept else _weights(given, block, _space("weights", given, block))
+            few, here = slice(block.begin, block.end), slice(block.low, block.high)
+            arriving, so_far = _by_head(gradient[few]), float(block.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
-            place = room_for("scores", *weights.shape, like=weights)
+            place = scratch("scores", *weights.shape, like=weights)
             slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2), out=place)
             slope.sub_(common[:, few]).mul_(weights)
             _by_head(to_query[few]).copy_(torch.bmm(slope, _by_head(key[here])))
             to_key[:, here].baddbmm_(slope.transpose(1, 2), _by_head(query[few]), beta=so_far)
             if to_rows is not None:
-                near = window.distances(rows)
+                near = block.distances(rows)
                 by_distance = _unshifted(slope, lanes, near.size(1))
                 _by_place(to_position[few]).copy_(torch.bmm(by_distance, near))
                 asked = _by_place(position_query[few])
-                window.distances(to_rows).baddbmm_(by_distance.transpose(1, 2), asked)
+                block.distances(to_rows).baddbmm_(by_distance.transpose(1, 2), asked)
                 if to_bias is not None:
-                    window.distances(to_bias).add_(by_distance.sum(dim=1))
+                    block.distances(to_bias).add_(by_distance.sum(dim=1))
         by_lane = to_keys_values.unflatten(1, (lanes, heads)).permute(0, 3, 1, 2, 4).contiguous()
         return to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
 
 
-def windows(sight: Sight) -> Iterator[Window]:
+def query_blocks(mask: AttentionMask) -> Iterator[QueryBlock]:
     """All queries, a few at a time, each few with the keys from the oldest in their span to their newest."""
-    for begin in range(0, sight.size, FEW):
-        end = min(begin + FEW, sight.size)
-        if sight.causal:
-            low = 0 if sight.span is None else max(0, sight.held + begin + 1 - sight.span)
-            yield Window(begin, end, low, sight.held + end, causal=True)
+    for begin in range(0, mask.size, QUERY_BLOCK):
+        end = min(begin + QUERY_BLOCK, mask.size)
+        if mask.causal:
+            low = 0 if mask.span is None else max(0, mask.held + begin + 1 - mask.span)
+            yield QueryBlock(begin, end, low, mask.held + end, causal=True)
         else:
-            yield Window(begin, end, 0, sight.held, causal=False)
+            yield QueryBlock(begin, end, 0, mask.held, causal=False)
 
 
-def _space(use: str, given: _Given, window: Window) -> Tensor:
+def _space(use: str, given: _Given, block: QueryBlock) -> Tensor:
     """(N, t, W) Room for a number for each query of the window and each of its keys."""
     lanes, heads = given.query.shape[1:3]
-    shape = lanes * heads, window.end - window.begin, window.high - window.low
-    return room_for(use, *shape, like=given.query)
+    shape = lanes * heads, block.end - block.begin, block.high - block.low
+    return scratch(use, *shape, like=given.query)
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -185,20 +183,20 @@ def _by_place(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1).transpose(0, 1)
 
 
-def _weights(given: _Given, window: Window, room: Tensor) -> Tensor:
+def _weights(given: _Given, block: QueryBlock, room: Tensor) -> Tensor:
     """(N, t, W) How much of each key goes to each query, written into the room."""
-    query, key, lanes = window.queries(given.query), window.keys(given.keys_values[0]), given.query.size(1)
+    query, key, lanes = block.queries(given.query), block.keys(given.keys_values[0]), given.query.size(1)
     scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=room)
     if given.rows is not None:
-        near, asking = window.distances(given.rows), _by_place(window.queries(given.position_query))
-        place = room_for("distances", len(asking), asking.size(1), near.size(1), like=query)
+        near, asking = block.distances(given.rows), _by_place(block.queries(given.position_query))
+        place = scratch("distances", len(asking), asking.size(1), near.size(1), like=query)
         by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
         if given.row_bias is not None:
-            by_distance += window.distances(given.row_bias)[:, None]
+            by_distance += block.distances(given.row_bias)[:, None]
         keys = min(near.size(1), scores.size(-1))
         by_lane = scores.unflatten(0, (lanes, -1))
         by_lane[..., scores.size(-1) - keys :].add_(_shifted(by_distance, lanes, keys))
-    _hide(scores, lanes, given.sight, window)
+    _hide(scores, lanes, given.mask, block)
     return torch.softmax(scores, dim=-1, out=scores)
 
 
@@ -223,24 +221,24 @@ def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
     few = slope.size(1)
     keys = min(distances, slope.size(2))
     by_lane = slope.unflatten(0, (lanes, -1))[..., slope.size(2) - keys :]
-    by_distance = room_for("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
+    by_distance = scratch("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
     _shifted(by_distance, lanes, keys).copy_(by_lane)
     return by_distance[..., :-1]
 
 
-def _hide(scores: Tensor, lanes: int, sight: Sight, window: Window) -> None:
+def _hide(scores: Tensor, lanes: int, mask: AttentionMask, block: QueryBlock) -> None:
     """Keys ahead of their query, out of its span, or of another document get no weight."""
     few, keys = scores.shape[1:]
     nothing = float("-inf")
-    if few > 1 and sight.causal:
+    if few > 1 and mask.causal:
         ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1)
         scores[..., keys - few :].masked_fill_(ahead, nothing)
-    if sight.span is not None and sight.causal:
+    if mask.span is not None and mask.causal:
         # The first key in the span of query i, counted from the window's low end, is oldest + i.
-        oldest = sight.held + window.begin + 1 - sight.span - window.low
+        oldest = mask.held + block.begin + 1 - mask.span - block.low
         columns = max(0, oldest + few - 1)
         out = torch.ones(few, columns, dtype=torch.bool, device=scores.device).tril_(oldest - 1)
         scores[..., :columns].masked_fill_(out, nothing)
-    unseen = sight.unseen(slice(window.begin, window.end), slice(window.low, window.high))
-    if unseen is not None:
-        scores.unflatten(0, (lanes, -1)).masked_fill_(unseen, nothing)
+    masked = mask.masked(slice(block.begin, block.end), slice(block.low, block.high))
+    if masked is not None:
+        scores.unflatten(0, (lanes, -1)).masked_fill_(masked, nothing)

@@ -1,0 +1,76 @@
+"""The attention mask: which keys each query sees.
+
+Letters: B lanes, T queries, M keys held in memory, S = M + T keys. t and W: some of the queries and of the keys.
+It is computed on the host, so that looking at it never makes a GPU wait; only its tensors go to the device.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from segue.nn.layout import HOST, SegmentLayout
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMask:
+    """Which keys each of T queries sees: of memory and segment, S = M + T; or, if not causal, all of S = M.
+
+    A causal query sees itself and what lies before it in its own document, at most `span` keys in all. It always sees
+    itself, so no row is empty and no softmax NaN, whatever is padded. Nothing here is as large as T × S.
+    """
+
+    held: int  # M rows of memory lie before the segment
+    size: int  # T
+    span: int | None = None
+    documents: Tensor | None = None  # (B, S): whose each key is, -1 nobody's; None if all are one document's
+    padding: Tensor | None = None  # (B, 1, T, S), a view of (B, 1, 1, S): keys that are not to be seen
+    causal: bool = True  # else the keys are the M held alone, and every query sees all of them
+
+    @property
+    def keys(self) -> int:
+        """S"""
+        return self.held + self.size if self.causal else self.held
+
+    def masked(self, queries: slice, keys: slice) -> Tensor | None:
+        """(B, 1, t, W) Of some queries and keys, those that do not belong together; None if all do."""
+        if self.padding is not None:
+            return self.padding[:, :, queries, keys]
+        if self.documents is None:
+            return None
+        asking = self.documents[:, self.held :][:, queries, None]
+        return (asking != self.documents[:, None, keys])[:, None]
+
+    def part(self, queries: slice, keys: slice) -> "AttentionMask":
+        """What some queries see if they are given only some keys, up to their own."""
+        assert self.causal
+        return replace(
+            self,
+            held=self.held + queries.start - keys.start,
+            size=queries.stop - queries.start,
+            documents=None if self.documents is None else self.documents[:, keys],
+            padding=None if self.padding is None else self.padding[:, :, queries, keys],
+        )
+
+    def dense(self, device: torch.device) -> Tensor:
+        """(T, S), or (B, 1, T, S) where lanes differ: all of it at once."""
+        places = torch.arange(self.keys, device=device)
+        distance = (torch.arange(self.size, device=device) + self.held)[:, None] - places
+        seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        if self.span is not None:
+            seen &= distance < self.span
+        unseen = self.masked(slice(0, self.size), slice(0, self.keys))
+        return seen if unseen is None else seen & ~unseen
+
+
+def causal_mask(
+    layout: SegmentLayout, held: int, lengths: Tensor, span: int | None, device: torch.device
+) -> AttentionMask:
+    """What the queries of a passage see of it and of memory, whose newest `lengths` (B,) rows belong to each lane."""
+    if layout.starts is None and int(lengths.min()) == held:
+        return AttentionMask(held, layout.size, span)
+    remembered = torch.where(torch.arange(held, device=HOST) < held - lengths[:, None], -1, 0)
+    starts = layout.starts
+    here = remembered.new_zeros(layout.lanes, layout.size) if starts is None else starts.cumsum(dim=1)
+    # 0 is the document that memory belongs to
+    return AttentionMask(held, layout.size, span, torch.cat([remembered, here], dim=1).to(device))
