@@ -31,13 +31,14 @@ def model_of(width: int, layers: int = 4) -> segue.TransformerXL:
 
 def reader(model: segue.TransformerXL, memory: int, segment: int, lanes: int) -> Callable[[], None]:
     """Reads one segment more each time it is called; its memory is full."""
-    held: list[Memory] = [model.projected(model.start(lanes=lanes, reach=segue.Reach(memory=memory)))]
+    engine = model.frozen()
+    held: list[Memory] = [engine.start(lanes=lanes, reach=segue.Reach(memory=memory))]
 
     def read(size: int = segment) -> None:
         with torch.no_grad():
             tokens = torch.randint(0, VOCAB, (lanes, size))
-            hidden, held[0] = model(tokens, held[0])
-            model.nats(hidden, tokens)
+            hidden, held[0] = engine(tokens, held[0])
+            engine.nats(hidden, tokens)
 
     while held[0].size < memory:
         read(256)

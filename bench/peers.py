@@ -5,6 +5,7 @@ Needs the peers' virtual environment (`make bench` builds it).
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,11 +98,11 @@ def x_transformer(size: Size, rows: Rows, vocab: int = VOCAB) -> nn.Module:
 
 def filled(model: segue.TransformerXL, reach: segue.Reach, lanes: int, *, still: bool) -> Memory:
     """A full memory of random text."""
-    memory: Memory = model.start(lanes=lanes, reach=reach)
-    memory = model.projected(memory) if still else memory
+    reader: Any = model.frozen() if still else model
+    memory: Memory = reader.start(lanes=lanes, reach=reach)
     with torch.no_grad():
         while memory.size < reach.memory:
-            _, memory = model(some_tokens(lanes, min(512, reach.memory)), memory)
+            _, memory = reader(some_tokens(lanes, min(512, reach.memory)), memory)
     return memory
 
 

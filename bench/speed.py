@@ -126,7 +126,7 @@ def evaluation(rows: Rows, aim: float, repeats: int) -> Found:
     model.eval()
     other = x_transformer(LARGE, rows).eval()
     reading = segue.Reading(segment=rows.segment, reach=reach)
-    tokens = some_tokens(1, reading.at_once)
+    tokens = some_tokens(1, reading.chunk)
     held = [filled(model, reach, 1, still=True)]
     mems, states = _theirs_filled(peer, rows), _rotary_filled(other, rows)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from segue.config import Reach
+from segue.nn.frozen import FrozenXL
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 from support import build, shape, some_tokens
@@ -31,12 +32,12 @@ def quick_switches() -> Iterator[None]:
 
 
 @torch.no_grad()
-def read_on(model: TransformerXL, memory: Memory, tokens: Tensor) -> Read:
+def read_on(engine: FrozenXL, memory: Memory, tokens: Tensor) -> Read:
     """Token by token from a fork; the middle of the way is read from twice."""
     found: Read = []
     for token in tokens.split(1, dim=1):
-        hidden, after = model(token, memory)
-        again, _ = model(token, memory)
+        hidden, after = engine(token, memory)
+        again, _ = engine(token, memory)
         found += [hidden, again, *after.rows]
         memory = after
     return found
@@ -48,21 +49,21 @@ def different(first: Read, second: Read) -> bool:
 
 def stress(*, rounds: int, steps: int = 3, threads: int = 8, model: TransformerXL | None = None) -> int:
     """How many of `rounds * threads` forks differ from the same fork read by one thread. Should be 0."""
-    model = model or build(shape())
+    engine = (model or build(shape())).frozen()
     wrong, gate = 0, threading.Barrier(threads)
 
     def fork(memory: Memory, tokens: Tensor) -> Read:
         gate.wait()
-        return read_on(model, memory, tokens)
+        return read_on(engine, memory, tokens)
 
     with quick_switches(), ThreadPoolExecutor(threads) as pool:
         for number in range(rounds):
             with torch.no_grad():
-                begin = model.projected(model.start(reach=Reach(memory=12)))
-                _, parent = model(some_tokens(1, 1 + number % 9, seed=number), begin)
+                begin = engine.start(reach=Reach(memory=12))
+                _, parent = engine(some_tokens(1, 1 + number % 9, seed=number), begin)
             ways = [some_tokens(1, steps, seed=number * threads + lane) for lane in range(threads)]
             together = list(pool.map(fork, [parent] * threads, ways))
-            alone = [read_on(model, parent, way) for way in ways]
+            alone = [read_on(engine, parent, way) for way in ways]
             wrong += sum(map(different, together, alone))
     return wrong
 

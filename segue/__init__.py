@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from segue.errors import SegueError
     from segue.infer.session import Session
     from segue.nn.encoder import Encoder
-    from segue.nn.memory import CellMemory, KVMemory, StateMemory
+    from segue.nn.kv_memory import KVMemory
+    from segue.nn.memory import CellMemory, StateMemory
     from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
     from segue.nn.xl import TransformerXL
@@ -58,7 +59,7 @@ _HOMES = {
     "CellMemory": "segue.nn.memory",
     "Encoder": "segue.nn.encoder",
     "EncoderConfig": "segue.config",
-    "KVMemory": "segue.nn.memory",
+    "KVMemory": "segue.nn.kv_memory",
     "PairTrainConfig": "segue.recipe",
     "Reach": "segue.config",
     "Reading": "segue.config",

@@ -69,11 +69,13 @@ class Bundle:
     reading: Reading
     tokenizer: Tokenizer | None = None
 
-    def session(self, *, memory: int | None = None, reach: Reach | None = None) -> "Session":
+    def session(
+        self, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
+    ) -> "Session":
         """A stream to feed text to and to generate from, at constant memory; read as the bundle says, or as given."""
         from segue.infer.session import start_session
 
-        return start_session(self, memory=memory, reach=reach)
+        return start_session(self, memory=memory, reach=reach, int8=int8)
 
     def save(self, path: Path | str) -> None:
         """Write the bundle, or replace the one that is there."""

@@ -1,13 +1,13 @@
-"""Every setting, checked when it is built. Knows no torch, so that the command line starts at once.
+"""All settings, checked when they are built. Imports no torch, so that the command line starts quickly.
 
-What shapes weights is in a model's config; how far back it reads is in `Reach`, because the weights of a
+A model's config holds what shapes its weights. How far back it reads is in `Reach`, because the weights of a
 Transformer-XL do not depend on it. Letters as everywhere: C width, H heads, D head width, V vocabulary.
 """
 
 from difflib import get_close_matches
 from itertools import pairwise
 from reprlib import Repr
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -25,27 +25,40 @@ from pydantic import (
 from segue.errors import ConfigError
 from segue.renamed import new_name
 
-RELATIVE = ("xl", "shaw")
-"""Encodings that know how far apart two tokens are; all others know where one token stands."""
 
-TABLES = {"max_positions": ("learned", "per-layer"), "max_distance": ("shaw",)}
-"""Settings that give the rows of a learned table, and the encodings that have one."""
+class PositionEncoding(NamedTuple):
+    """What a positional encoding is, for all who need to know without its weights."""
+
+    relative: bool = False  # attention scores know distances, so a clamp has an effect
+    counts: bool = False  # tokens are numbered from the start of their document
+    rows: str | None = None  # the setting that sizes its learned table
+
+
+ENCODINGS = {
+    "xl": PositionEncoding(relative=True),
+    "shaw": PositionEncoding(relative=True, rows="max_distance"),
+    "sinusoidal": PositionEncoding(counts=True),
+    "learned": PositionEncoding(counts=True, rows="max_positions"),
+    "per-layer": PositionEncoding(counts=True, rows="max_positions"),
+    "none": PositionEncoding(),
+}
+"""The positional encodings of a Transformer-XL by their names. Their weights are in `nn/positions.py`."""
 
 
 TRANSLATORS = ("seq2seq", "recurrent-seq2seq")
-"""Kinds of models that read a source and write a target."""
+"""Kinds of encoder-decoder models."""
 
-AT_ONCE = 512
-"""Tokens that go through the layers together where seams do not show: enough to keep the machine's products large."""
+CHUNK_TOKENS = 512
+"""Tokens that are read in one call where the segment length makes no difference: enough for large products."""
 
 
 SHORT = Repr()
-"""Shows what was found in a setting, however long or deeply nested."""
+"""Prints a wrong value in one short line, however long or deeply nested it is."""
 SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
 
 
 class Settings(BaseModel):
-    """Frozen, closed, finite, and with errors of one line."""
+    """Immutable settings without unknown keys or infinite numbers; errors are one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -59,7 +72,7 @@ class Settings(BaseModel):
 
 
 def _check_fits(name: str, value: Any) -> None:
-    """Refuse numbers that torch and numpy cannot hold. (Python's have no limit, and may take for ever to print.)"""
+    """Refuse integers of more than 64 bits. (Python's have no limit, and may take for ever to print.)"""
     for number in value if isinstance(value, list | tuple) else (value,):
         if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise ConfigError(f"{name} should be a number of 64 bits; found a longer one")
@@ -106,7 +119,7 @@ def _shared_out(shape: dict[str, Any]) -> int:
 
 
 class VocabularyConfig(Settings):
-    """The two ends of a model: tokens to vectors, vectors to probabilities.
+    """Embedding and output layer: tokens to vectors, vectors to probabilities.
 
     With `cutoffs`, tokens are sorted into clusters of falling frequency: the head, then one tail per cutoff.
     With a `divisor` k, cluster i has vectors of width embedding / k^i.
@@ -151,7 +164,7 @@ class VocabularyConfig(Settings):
 
 
 class LayersConfig(VocabularyConfig):
-    """What the layers of all Transformers have: their shape, and the dropout they train with."""
+    """The settings of all Transformers' layers: their shape, and dropout in training."""
 
     heads: PositiveInt = 8
     head_width: PositiveInt = Field(default_factory=_shared_out)
@@ -171,7 +184,7 @@ class LayersConfig(VocabularyConfig):
 
 
 class XLConfig(LayersConfig):
-    """A Transformer-XL: all that is needed to build its weights."""
+    """The shape of a Transformer-XL."""
 
     kind: Literal["xl"] = "xl"
     layers: PositiveInt = 12
@@ -181,10 +194,14 @@ class XLConfig(LayersConfig):
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
     init: PositiveFloat = 0.02  # the spread of fresh weights
 
+    @property
+    def position_encoding(self) -> PositionEncoding:
+        return ENCODINGS[self.encoding]
+
     @model_validator(mode="after")
     def _table_fits(self) -> Self:
-        for name, encodings in TABLES.items():
-            rows, wanted = getattr(self, name), self.encoding in encodings
+        for name in ("max_positions", "max_distance"):
+            rows, wanted = getattr(self, name), self.position_encoding.rows == name
             if wanted != (rows > 0):
                 size = f"{name} of 1 or more" if wanted else f"no {name}"
                 raise ValueError(f"encoding {self.encoding!r} needs {size}; found {name}={rows}")
@@ -192,27 +209,27 @@ class XLConfig(LayersConfig):
 
 
 class RecurrentConfig(VocabularyConfig):
-    """A language model of recurrent layers: what Transformer-XL is measured against."""
+    """A recurrent language model, the baseline of Transformer-XL."""
 
     kind: Literal["recurrent"] = "recurrent"
-    cell: Literal["rnn", "gru", "lstm"] = "lstm"  # rnn: the plain one, with tanh
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"  # rnn: Elman's, with tanh
     layers: PositiveInt = 2
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
 def _kind(model: Any) -> str:
-    """Which language model is described; where it does not say, a Transformer-XL."""
+    """The kind of a language model; a Transformer-XL where none is given."""
     return str(model.get("kind", "xl") if isinstance(model, dict) else getattr(model, "kind", "xl"))
 
 
 LanguageConfig = Annotated[
     Annotated[XLConfig, Tag("xl")] | Annotated[RecurrentConfig, Tag("recurrent")], Discriminator(_kind)
 ]
-"""A model that reads on."""
+"""The config of a language model."""
 
 
 class Seq2SeqConfig(LayersConfig):
-    """An encoder-decoder Transformer. `vocab` is the target's, and the source's too unless it has its own."""
+    """An encoder-decoder Transformer. `vocab` is the target's, and the source's too without a `source_vocab`."""
 
     kind: Literal["seq2seq"] = "seq2seq"
     source_vocab: NonNegativeInt = 0  # 0: one vocabulary for both sides
@@ -222,18 +239,18 @@ class Seq2SeqConfig(LayersConfig):
 
 
 class RecurrentSeq2SeqConfig(VocabularyConfig):
-    """An encoder-decoder of recurrent layers: what Transformers are measured against."""
+    """A recurrent encoder-decoder, the baseline of the Transformer."""
 
     kind: Literal["recurrent-seq2seq"] = "recurrent-seq2seq"
     source_vocab: NonNegativeInt = 0  # 0: one vocabulary for both sides
     cell: Literal["rnn", "gru", "lstm"] = "gru"
     layers: PositiveInt = 2  # of each side
-    attention: bool = True  # else the decoder knows the encoder's last state and nothing more
+    attention: bool = True  # if False, the decoder gets only the encoder's last state
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class EncoderConfig(LayersConfig):
-    """An encoder alone, BERT's: learned positions, two kinds of text, GELU."""
+    """A BERT-style encoder: learned positions, two types of text, GELU."""
 
     kind: Literal["encoder"] = "encoder"
     layers: PositiveInt = 12
@@ -244,17 +261,19 @@ class EncoderConfig(LayersConfig):
 
 
 class Reach(Settings):
-    """How far back reading goes. A memory carries it along.
+    """How far back a model reads: memory length, clamp, span. A memory carries its reach along.
 
-    Positions that restart in every segment while memory is carried are refused, unless they are asked for by the name
-    of what they do: `confused` is for the experiment that shows it.
+    Absolute positions that restart in every segment while memory is carried are refused. `confused` allows them, for
+    the experiment that shows why.
     """
 
     memory: NonNegativeInt  # states kept for each layer and lane
-    clamp: PositiveInt | None = None  # farther distances count as this one
+    clamp: PositiveInt | None = None  # larger distances count as this one
     span: PositiveInt | None = None  # a query sees this many keys, itself included
     initial: Literal["empty", "zeros"] = "empty"  # zeros: a full memory of zeros, which is attended to
-    positions: Literal["onward", "restart", "confused"] = "onward"  # of absolute encodings, over the seams
+    positions: Literal["onward", "restart", "confused"] = (
+        "onward"  # of absolute encodings, in the next segment
+    )
 
     @model_validator(mode="after")
     def _segments_can_be_told_apart(self) -> Self:
@@ -267,26 +286,26 @@ class Reach(Settings):
 
 
 class Reading(Settings):
-    """How a bundle is read unless the reader says otherwise."""
+    """The default segment length and reach of a bundle."""
 
     segment: PositiveInt
     reach: Reach
 
     @property
     def seamless(self) -> bool:
-        """Whether seams do not show: every token sees the same span of keys, which memory holds wherever the cut is."""
+        """Whether the segment length makes no difference: every token sees the same span of keys."""
         span, whole = self.reach.span, self.reach.positions == "onward"
         return span is not None and span <= self.reach.memory + 1 and whole
 
     @property
-    def at_once(self) -> int:
-        """Tokens that may be read together without a difference: more than a segment where seams do not show."""
-        return max(1, AT_ONCE // self.segment) * self.segment if self.seamless else self.segment
+    def chunk(self) -> int:
+        """Tokens to read in one call: a segment, or several where the segment length makes no difference."""
+        return max(1, CHUNK_TOKENS // self.segment) * self.segment if self.seamless else self.segment
 
     def overlap(self, layers: int) -> int:
-        """Tokens to read first to know of what lies before a token all that reading on from far back would know.
+        """Warm-up length: tokens to read, unscored, before a part of a stream, so that its scores equal one pass's.
 
-        A layer sees as far back as its span where seams do not show, else memory and a segment at most.
+        A layer looks back by its span where reading is seamless, else by memory and a segment at most.
         """
         seen = self.reach.span if self.seamless and self.reach.span else self.reach.memory + self.segment
         return -(-layers * seen // self.segment) * self.segment
@@ -299,9 +318,9 @@ class Reading(Settings):
         clamp: int | None = None,
         span: int | None = None,
     ) -> "Reading":
-        """Read in another way; 0 takes a clamp or span away.
+        """The same with some values changed; 0 removes a clamp or span.
 
-        A span does not outlive another memory, nor do positions that restart outlive a memory at all.
+        A new memory length removes the span; any memory turns positions that restart into ones that run on.
         """
         reach = self.reach.model_dump()
         if memory is not None:
@@ -318,7 +337,7 @@ class Reading(Settings):
 
 
 class Translating(Settings):
-    """How a translator searches unless whoever asks says otherwise."""
+    """The default beam search of a translator."""
 
     beam_width: PositiveInt = 4  # 1 is greedy search
     penalty: float = Field(
@@ -328,7 +347,7 @@ class Translating(Settings):
 
 
 class BundleConfig(Settings):
-    """What config.json of a bundle holds."""
+    """The content of a bundle's config.json."""
 
     format: Literal["segue-bundle-1"] = "segue-bundle-1"
     model: LanguageConfig
@@ -336,7 +355,7 @@ class BundleConfig(Settings):
 
 
 class TranslatorConfig(Settings):
-    """What config.json of a translator's bundle holds."""
+    """The content of a translator bundle's config.json."""
 
     format: Literal["segue-translator-1"] = "segue-translator-1"
     model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")

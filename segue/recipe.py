@@ -1,6 +1,6 @@
-"""Recipes: everything that defines a run, in TOML on disk, checked when it is built. Knows no torch.
+"""Recipes: everything that defines a run, as TOML on disk, checked when it is built. Imports no torch.
 
-What a run computes is fixed by its recipe; what it was trained on is written beside it.
+The data that a run was trained on is recorded beside its recipe.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from segue.config import (
-    RELATIVE,
     TRANSLATORS,
     LanguageConfig,
     Reach,
@@ -28,31 +27,35 @@ from segue.errors import ConfigError
 from segue.renamed import renamed
 
 LONGEST, LONGEST_LINE = 2**16, 1000
-"""Characters of a recipe: tomllib takes quadratic time for names of many parts."""
+"""Characters of a recipe and of its lines at most: tomllib takes quadratic time for names of many parts."""
 
 Extension = Literal["hold", "rewarm", "stretch"]
-"""How the rate of a run goes on beyond its planned end.
+"""The learning rate of a run beyond its planned end.
 
-hold: at the rate that its last step had. rewarm: the whole schedule once more, warm-up included, over the steps that
-were added. stretch: as if all steps had been planned from the beginning, so the rate jumps.
+hold: that of its last step. rewarm: the whole schedule once more, warm-up included, over the steps that
+were added. stretch: as if all steps had been planned from the beginning, so it jumps.
 """
 
 
 class Schedule(Settings):
-    """What all training has: how long, how fast, how often. Intervals count steps; 0 means never."""
+    """The settings of all training. Intervals count steps; 0 means never."""
 
     steps: PositiveInt
     optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
     learning_rate: PositiveFloat = 2.5e-4
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: NonNegativeInt = 0  # steps of linear rise
-    floor: NonNegativeFloat = 0.0  # the last rate, as a share of the first (cosine, linear, cool-down)
-    cooldown: NonNegativeInt = 0  # last steps of a constant schedule, in which the rate falls to the floor
+    floor: NonNegativeFloat = (
+        0.0  # the last learning rate, as a share of the first (cosine, linear, cool-down)
+    )
+    cooldown: NonNegativeInt = (
+        0  # last steps of a constant schedule, in which the learning rate falls to the floor
+    )
     extensions: tuple[tuple[PositiveInt, Extension], ...] = ()  # earlier ends of the run, and how it went on
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     weight_decay: NonNegativeFloat = 0.0  # with adamw and muon
-    clip: PositiveFloat = 0.25  # of the gradient's norm
+    clip: PositiveFloat = 0.25  # the gradient's norm is clipped to this
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
     seed: NonNegativeInt = 0
     validate_every: NonNegativeInt = 0
@@ -70,7 +73,7 @@ class Schedule(Settings):
 
     @property
     def depends_on_steps(self) -> bool:
-        """Whether changing `steps` changes the rate of earlier steps."""
+        """Whether changing `steps` changes the learning rate of earlier steps."""
         return self.schedule in ("cosine", "linear")
 
     @model_validator(mode="after")
@@ -93,12 +96,12 @@ class Schedule(Settings):
 
 
 class TrainConfig(Schedule):
-    """How a language model is trained."""
+    """Training of a language model."""
 
     lanes: PositiveInt  # B
     segment: PositiveInt  # T
     memory: NonNegativeInt  # M
-    accumulate: PositiveInt = 1  # chunks of lanes that one step adds up, each with a memory of its own
+    accumulate: PositiveInt = 1  # micro-batches of lanes in one step, each with its own memory
     loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
     documents: bool = True  # memory ends where a document does
     initial: Literal["empty", "zeros"] = "empty"  # as in Reach
@@ -119,12 +122,12 @@ class TrainConfig(Schedule):
 
 
 class PairTrainConfig(Schedule):
-    """How a translator is trained."""
+    """Training of a translator."""
 
     tokens: PositiveInt = 2048  # of either side in a batch, padding included
-    accumulate: PositiveInt = 1  # batches that one step adds up
+    accumulate: PositiveInt = 1  # micro-batches in one step
     smoothing: float = Field(0.1, ge=0, lt=1)  # probability spread over all tokens but the right one
-    best: Literal["loss", "bleu"] = "loss"  # what of the validation split decides
+    best: Literal["loss", "bleu"] = "loss"  # the validation metric that chooses the best checkpoint
 
 
 class Recipe(Settings):
@@ -137,7 +140,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _positions_agree(self) -> Self:
         trained, read = self.train.positions, self.reading.reach.positions
-        counting = isinstance(self.model, XLConfig) and self.model.encoding not in (*RELATIVE, "none")
+        counting = isinstance(self.model, XLConfig) and self.model.position_encoding.counts
         if counting and trained != read:
             raise ValueError(
                 f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
@@ -198,18 +201,18 @@ def recipe_toml(recipe: Recipe | TranslationRecipe) -> str:
 
 
 def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested values with `a.b=c` carried out for each change; c is TOML, or else a plain word."""
+    """A copy of nested values with each change `a.b=c` applied; c is TOML, or else a plain word."""
     changed = deepcopy(values)
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
             raise ConfigError(f"--set wants name=value, such as train.steps=500; found {change!r}")
-        *rooms, name = path.strip().split(".")
+        *groups, name = path.strip().split(".")
         place = changed
-        for room in rooms:
-            place = place.setdefault(room, {})
+        for group in groups:
+            place = place.setdefault(group, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"--set {change}: {room!r} is a value, not a group of values")
+                raise ConfigError(f"--set {change}: {group!r} is a value, not a group of values")
         place[name] = _toml_value(text.strip())
     return changed
 

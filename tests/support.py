@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from segue.config import RELATIVE, Reach, XLConfig
+from segue.config import Reach, XLConfig
+from segue.nn.engine import Engine
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 
@@ -55,8 +57,7 @@ def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
 @st.composite
 def whole_reaches(draw: st.DrawFn, config: XLConfig, past: int) -> Reach:
     """A reach under which cuts must not show: memory + 1 >= span, or memory for all the past."""
-    relative = config.encoding in RELATIVE
-    clamp = draw(st.one_of(st.none(), st.integers(1, past))) if relative else None
+    clamp = draw(st.one_of(st.none(), st.integers(1, past))) if config.position_encoding.relative else None
     if draw(st.booleans()):
         return Reach(memory=draw(st.integers(past, past + 5)), clamp=clamp)
     span = draw(st.integers(1, past))
@@ -73,8 +74,17 @@ def some_tokens(lanes: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, VOCAB, (lanes, length), generator=torch.Generator().manual_seed(seed))
 
 
+ENGINES = ("training", "frozen")
+"""Ways to read in float64, which all laws and references hold for."""
+
+
+def engine_of(name: str, model: TransformerXL) -> Any:
+    """The model as it is trained, or its engine for reading."""
+    return model if name == "training" else model.frozen()
+
+
 def read_in_pieces(
-    model: TransformerXL, tokens: Tensor, memory: Memory, places: Sequence[int]
+    model: TransformerXL | Engine[Any], tokens: Tensor, memory: Memory, places: Sequence[int]
 ) -> tuple[Tensor, Memory]:
     pieces = []
     for piece in torch.tensor_split(tokens, list(places), dim=1):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from segue.interop import huggingface, layout, reference
+from support import ENGINES, engine_of
 
 FOLDER = Path(__file__).parent / "reference"
 AUTHORS = sorted(path.stem for path in FOLDER.glob("*.safetensors") if not path.stem.startswith("hf-"))
@@ -31,22 +32,20 @@ def test_all_recordings_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", AUTHORS)
-@pytest.mark.parametrize("kind", ["states", "projected"])
-def test_the_authors_losses_memories_and_gradients(name: str, kind: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_authors_losses_memories_and_gradients(name: str, engine: str) -> None:
     tensors, weights, config = recording(name)
     model, reach = reference.build(weights, config)
     assert model.vocabulary.tables[0].dtype == torch.float64
     tokens, at = tensors["tokens"], 0
-    memory = model.start(lanes=len(tokens), reach=reach)
+    reader = engine_of(engine, model)
+    memory = reader.start(lanes=len(tokens), reach=reach)
     for number, length in enumerate(config["segment_lengths"]):
         targets = tokens[:, at + 1 : at + 1 + length]
-        if kind == "projected":
-            hidden, memory = model(tokens[:, at : at + length], model.projected(memory))
-        else:
-            hidden, memory = model(tokens[:, at : at + length], memory)
-        nats = model.nats(hidden, targets)
+        hidden, memory = reader(tokens[:, at : at + length], memory)
+        nats = reader.nats(hidden, targets)
         assert_close(nats, tensors[f"segment{number}.loss"], rtol=0, atol=1e-9)
-        if kind == "states":
+        if engine == "training":
             _compare_memory(tensors, f"segment{number}.memory", (*memory.states, hidden.detach()))
             if number == 1:
                 model.zero_grad()
@@ -76,17 +75,17 @@ def _compare_gradients(tensors: dict[str, Tensor], model: torch.nn.Module) -> No
 
 
 @pytest.mark.parametrize("name", HUGGING_FACE)
-@pytest.mark.parametrize("kind", ["states", "projected"])
-def test_hugging_faces_log_probabilities_and_memories(name: str, kind: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hugging_faces_log_probabilities_and_memories(name: str, engine: str) -> None:
     tensors, weights, config = recording(name)
     model, reach = huggingface.build_transfo_xl(weights, config)
     tokens, at = tensors["tokens"], 0
-    memory = model.start(lanes=len(tokens), reach=reach)
+    reader = engine_of(engine, model)
+    memory = reader.start(lanes=len(tokens), reach=reach)
     for number, length in enumerate(config["segment_lengths"]):
-        memory = model.projected(memory) if kind == "projected" else memory
-        hidden, memory = model(tokens[:, at : at + length], memory)
-        assert_close(model.logprobs(hidden), tensors[f"segment{number}.logprobs"], rtol=0, atol=1e-5)
-        if kind == "states":
+        hidden, memory = reader(tokens[:, at : at + length], memory)
+        assert_close(reader.logprobs(hidden), tensors[f"segment{number}.logprobs"], rtol=0, atol=1e-5)
+        if engine == "training":
             for layer, state in enumerate(memory.states):
                 wanted = tensors.get(f"segment{number}.memory.{layer}", state)
                 assert_close(state, wanted, rtol=0, atol=1e-5)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Report, Score
+    from segue.nn.engine import Engine
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
@@ -85,11 +86,11 @@ def evaluate(
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
             _check_ways(ranks.size, sliding, dynamic, cache > 0, lanes > 1)
-            bundle = placed(load(run), local_device(device), int8)
+            bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
         bundle, corpus = ranks.together(opened)
-        model = bundle.model
+        model = bundle.model.frozen(int8=True) if int8 else bundle.model
         reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
         begin = time.monotonic()
         score = _scored(model, corpus, split, reading, way, limit, progress.update, ranks)
@@ -110,7 +111,7 @@ def _check_ways(ranks: int, *chosen: bool) -> None:
 
 
 def _scored(
-    model: "LanguageModel",
+    model: "LanguageModel | Engine[Any]",
     corpus: "Corpus",
     split: str,
     reading: "Reading",
@@ -123,11 +124,13 @@ def _scored(
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
     from segue.infer.evaluate import evaluate_sliding, silent
+    from segue.nn.language import LanguageModel
 
     stream = corpus.stream(split)
     if way == "sliding":
         return evaluate_sliding(model, stream, reading, limit=limit, report=report)
     if isinstance(way, adapt.Dynamic):
+        assert isinstance(model, LanguageModel), "its weights move"
         training = corpus.stream("train")
         squares = (
             adapt.mean_squares(model, training, reading, way.gather, report) if way.learning_rate else {}

@@ -44,7 +44,7 @@ def generate(
     from segue.infer.sample import Sampling
     from segue.infer.session import generate_samples, start_session
 
-    session = start_session(placed(load(run), device, int8), memory=memory)
+    session = start_session(placed(load(run), device), memory=memory, int8=int8)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     text = _fed(session, _prompt(prompt, prompt_file))
     if samples > 1:

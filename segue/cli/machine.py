@@ -38,14 +38,10 @@ def use(threads: int, device: str) -> None:
         raise InputError(f"device '{device}' is not to be had here: {reason}") from None
 
 
-def placed(bundle: "Bundle", device: str, int8: bool) -> "Bundle":
-    """The bundle with its model where it shall compute, and in the precision that was asked for."""
-    from dataclasses import replace
-
-    from segue.nn.int8 import in_int8
-
-    model = bundle.model.to(device)
-    return replace(bundle, model=in_int8(model) if int8 else model)
+def placed(bundle: "Bundle", device: str) -> "Bundle":
+    """The bundle with its model on the device."""
+    bundle.model.to(device)
+    return bundle
 
 
 def matmul_peak(device: str) -> float:

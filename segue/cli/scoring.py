@@ -52,7 +52,7 @@ def score(
     from segue.infer.session import start_session
     from segue.infer.surprise import most_surprising, stretches, surprises
 
-    session = start_session(placed(load(run), device, int8), memory=memory)
+    session = start_session(placed(load(run), device), memory=memory, int8=int8)
     found = stretches(surprises(session, _pieces(file)), per.value, window)
     for stretch in most_surprising(found, top) if top else found:
         echo(_line(stretch, session.tokenizer.lossless, as_json))

@@ -4,6 +4,7 @@ Letters: T tokens in the segment, N states in the cache, C width.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from segue.config import Reading, Settings
 from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent, targets_of
+from segue.nn.engine import Engine
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.text.corpus import Stream
@@ -106,7 +108,7 @@ def _gradients(
 
 @torch.no_grad()
 def evaluate_cached(
-    model: LanguageModel,
+    model: LanguageModel | Engine[Any],
     stream: Stream,
     reading: Reading,
     cache: Cache,
@@ -116,17 +118,18 @@ def evaluate_cached(
 ) -> Score:
     """P = (1 - λ) p_model + λ p_cache, where the cache speaks for the tokens that followed states like this one."""
     total = targets_of(stream, limit)
-    memory: Memory = model.projected(model.start(reach=reading.reach))
-    device = memory.rows[0].device
+    engine = model.frozen()
+    memory: Memory = engine.start(reach=reading.reach)
+    device = engine.device
     states = torch.zeros(0, model.config.width, device=device, dtype=memory.rows[0].dtype)
     followers = torch.zeros(0, dtype=torch.int64, device=device)
     nats, done = 0.0, 0
     for segment in segments(stream, reading, total):
-        hidden, memory = model(segment.tokens.to(device), memory, starts=segment.starts)
+        hidden, memory = engine(segment.tokens.to(device), memory, starts=segment.starts)
         targets = segment.targets.to(device)
         states, followers = torch.cat([states, hidden[0]]), torch.cat([followers, targets[0]])
         recent = cache_logprobs(states, followers, len(targets[0]), cache)
-        own = -model.nats(hidden, targets)[0]
+        own = -engine.nats(hidden, targets)[0]
         mixed = torch.logaddexp(
             own + torch.log1p(own.new_tensor(-cache.weight)), recent + own.new_tensor(cache.weight).log()
         )

@@ -18,6 +18,7 @@ from torch import Tensor
 from segue.config import Reach, Reading
 from segue.distributed import ALONE, Ranks
 from segue.errors import InputError
+from segue.nn.engine import Engine
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.text.corpus import Stream
@@ -105,7 +106,7 @@ def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | N
 
 
 def evaluate(
-    model: LanguageModel,
+    model: LanguageModel | Engine[Any],
     stream: Stream,
     reading: Reading,
     *,
@@ -133,7 +134,7 @@ def evaluate(
 
 @torch.no_grad()
 def surprises(
-    model: LanguageModel,
+    model: LanguageModel | Engine[Any],
     stream: Stream,
     reading: Reading,
     total: int,
@@ -144,10 +145,11 @@ def surprises(
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
-    reading = reading.model_copy(update={"segment": reading.at_once})
-    memory: Memory = model.start(lanes=lanes, reach=reading.reach)
+    reading = reading.model_copy(update={"segment": reading.chunk})
     if read is None:
-        memory, read = model.projected(memory), partial(_surprise, model)
+        model = model.frozen()
+        read = partial(_surprise, model)
+    memory: Memory = model.start(lanes=lanes, reach=reading.reach)
     plan = (
         segments(stream, reading, total, documents=documents)
         if lanes * ranks.size == 1
@@ -158,7 +160,7 @@ def surprises(
         yield nats.double()[(segment.targets >= 0).to(nats.device)]
 
 
-def _surprise(model: LanguageModel, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+def _surprise(model: Engine[Any], segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
     """(B, T) The nats of a segment's targets, and the memory to go on with."""
     device = model.device
     hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths)
@@ -189,7 +191,7 @@ class _Parts(NamedTuple):
 
 
 def _side_by_side(
-    model: LanguageModel, stream: Stream, reading: Reading, parts: _Parts, documents: bool
+    model: LanguageModel | Engine[Any], stream: Stream, reading: Reading, parts: _Parts, documents: bool
 ) -> Iterator[Segment]:
     """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
 
@@ -219,7 +221,7 @@ def _side_by_side(
 
 
 def evaluate_sliding(
-    model: LanguageModel,
+    model: LanguageModel | Engine[Any],
     stream: Stream,
     reading: Reading,
     *,
@@ -238,9 +240,10 @@ def evaluate_sliding(
 
 @torch.no_grad()
 def sliding_surprises(
-    model: LanguageModel, stream: Stream, reading: Reading, total: int, *, batch: int = 16
+    model: LanguageModel | Engine[Any], stream: Stream, reading: Reading, total: int, *, batch: int = 16
 ) -> Iterator[Tensor]:
     """The nats of the first `total` targets in order, some at a time, in float64; each after a window of its own."""
+    model = model.frozen()
     device = model.device
     reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span)
     for first in range(0, total, batch):

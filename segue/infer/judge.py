@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,7 @@ from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.evaluate import silent
 from segue.infer.translate import BUDGET, batch_of, translate
+from segue.nn.engine import Engine
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.text.batches import in_order
@@ -68,9 +69,10 @@ def split_texts(pairs: PairSet, split: str) -> tuple[list[bytes], list[str]]:
 
 
 @torch.no_grad()
-def split_nats(model: Seq2Seq | RecurrentSeq2Seq, pairs: PairSet, split: str) -> float:
+def split_nats(model: Seq2Seq | RecurrentSeq2Seq | Engine[Any], pairs: PairSet, split: str) -> float:
     """Nats per token of the right translations, ends included, without smoothing."""
-    begin, device = pairs.split(split).begin, model.vocabulary.tables[0].device
+    begin, model = pairs.split(split).begin, model.frozen()
+    device = model.device
     nats, tokens = 0.0, 0
     for numbers in in_order(pairs.lengths(split), BUDGET):
         batch = batch_of(pairs, begin + numbers)

@@ -29,8 +29,8 @@ from segue.text.corpus import Stream
 GAIN = 0.01
 """Of perplexity: less does not count."""
 
-AT_ONCE = 2**14
-"""Tokens that are read side by side."""
+BATCH_TOKENS = 2**14
+"""Tokens of one batch."""
 
 Losses = Callable[[str, int], Tensor]
 """l_i(c, ·): from a model's name and a context to the nats (P,) of all positions."""
@@ -147,12 +147,12 @@ def context_losses(
     report: Report = silent,
 ) -> Tensor:
     """(P,) The nats of the tokens at the places, each given the `context` tokens before it and nothing else."""
-    model, reach = member.model, member.reading.reach
+    model, reach = member.model.frozen(), member.reading.reach
     found = []
-    for some in places.split(max(1, AT_ONCE // context)):
+    for some in places.split(max(1, BATCH_TOKENS // context)):
         columns = some[:, None] - context + torch.arange(context + 1)
         tokens = torch.from_numpy(stream.ids[columns.numpy()].astype(np.int64)).to(model.device)
-        memory = model.projected(model.start(lanes=len(some), reach=reach))
+        memory = model.start(lanes=len(some), reach=reach)
         for piece in _ending_whole(tokens[:, :-1], member.reading.segment):
             hidden, memory = model(piece, memory)
         found.append(model.nats(hidden[:, -1], tokens[:, -1]).double().cpu())

@@ -17,7 +17,7 @@ from segue.infer.sample import Sampling, choose, choose_each
 from segue.nn.xl import TransformerXL
 from segue.text.tokenizer import Decoder, Tokenizer
 
-FEW = 8
+DECODER_CONTEXT = 8
 """Ids that decide how the text behind them begins: as many as half a character can have, and some more."""
 
 
@@ -41,9 +41,9 @@ class Session:
     def read(self, ids: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> list[float]:
         """The same for ids, of which there is at least one."""
         self.reader, nats = self.reader.read(torch.as_tensor(ids, dtype=torch.int64)[None])
-        if len(ids) > FEW:
+        if len(ids) > DECODER_CONTEXT:
             self.decode = self.tokenizer.stream()
-        for number in ids[-FEW:]:
+        for number in ids[-DECODER_CONTEXT:]:
             self.decode(int(number))
         return list(map(float, nats[0]))
 
@@ -75,7 +75,7 @@ class Session:
         generator, held, done = _generator(self.reader, seed), _Held(stop), 0
         while count is None or done < count:
             token = choose(self.reader.logprobs(), sampling, generator)
-            self.reader, _ = self.reader.read(token[:, None])
+            self.reader = self.reader.advance(token)
             yield from held.add(self.decode(int(token)))
             if held.stopped:
                 return
@@ -87,7 +87,9 @@ class Session:
         return Session(self.tokenizer, self.reader, copy(self.decode))
 
 
-def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None) -> Session:
+def start_session(
+    bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
+) -> Session:
     """A session that has read nothing; with another memory than the bundle's own if one is given."""
     if bundle.tokenizer is None:
         raise InputError("this bundle has no tokenizer, so it cannot read text; import it with --vocab")
@@ -97,7 +99,9 @@ def start_session(bundle: Bundle, *, memory: int | None = None, reach: Reach | N
     )
     if isinstance(bundle.model, TransformerXL):
         reading = _without_seams(reading)
-    return Session(bundle.tokenizer, start_reader(bundle.model, reading), bundle.tokenizer.stream())
+    return Session(
+        bundle.tokenizer, start_reader(bundle.model.frozen(int8=int8), reading), bundle.tokenizer.stream()
+    )
 
 
 def _without_seams(reading: Reading) -> Reading:
@@ -126,7 +130,7 @@ def generate_samples(
     texts = [""] * samples
     for _ in range(count):
         tokens = choose_each(reader.logprobs(), sampling, generators)
-        reader, _ = reader.read(tokens[:, None])
+        reader = reader.advance(tokens)
         for lane in (lane for lane in lanes if not held[lane].stopped):
             texts[lane] += "".join(held[lane].add(decoders[lane](int(tokens[lane]))))
         if all(text.stopped for text in held):
@@ -150,7 +154,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _generator(reader: Reader, seed: int | None) -> torch.Generator:
-    generator = torch.Generator(device=reader.model.device)
+    generator = torch.Generator(device=reader.engine.device)
     if seed is None:
         generator.seed()
         return generator

@@ -12,8 +12,8 @@ import torch
 
 from segue.infer.session import Session
 
-FEW = 4096
-"""Tokens that are read before their surprise is handed on."""
+CHUNK_TOKENS = 4096
+"""Tokens that are read before their cross-entropy is handed on."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes
     """Every token of the text with its surprise in nats; 0 for the first, which nothing predicts."""
     for piece in pieces:
         ids, texts = session.tokenizer.spans(piece)
-        for begin in range(0, len(ids), FEW):
-            few = torch.as_tensor(ids[begin : begin + FEW], dtype=torch.int64)
+        for begin in range(0, len(ids), CHUNK_TOKENS):
+            chunk = torch.as_tensor(ids[begin : begin + CHUNK_TOKENS], dtype=torch.int64)
             first = session.reader.hidden is None
-            nats = session.read(few)
-            yield from zip(texts[begin : begin + FEW], [0.0] * first + nats, strict=True)
+            nats = session.read(chunk)
+            yield from zip(texts[begin : begin + CHUNK_TOKENS], [0.0] * first + nats, strict=True)
 
 
 def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> Iterator[Stretch]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from segue.nn.attention import Attention, attention_scores
+from segue.nn.attention import Attention, attention_scores, attention_weights
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import RelativeKeys
 
@@ -81,7 +81,7 @@ def _record(
 def _weights(
     attention: Attention, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
 ) -> Tensor:
-    return attention.weights(query, key, relative, mask)
+    return attention_weights(query, key, relative, mask, attention.scale)
 
 
 def _terms(

@@ -118,22 +118,22 @@ def translate(
 def _searched(
     translator: Translator, rows: list[list[int]], how: Translating, best: int
 ) -> list[list[Translation]]:
-    model = translator.model
-    device = model.vocabulary.tables[0].device
+    model = translator.model.frozen()
+    device = model.device
     end = (model.config.source_vocab or model.config.vocab) - 1
     source, lengths = _padded([[*row, end] for row in rows], end)
 
     def read(newest: Tensor, memory: Any) -> tuple[Tensor, Any]:
         hidden, memory = model(newest[:, None].to(device), memory)
         logprobs = model.logprobs(hidden[:, 0])
-        logprobs[:, start_of(model)] = float("-inf")  # a start is never inside
+        logprobs[:, start_of(translator.model)] = float("-inf")  # a start is never inside
         return logprobs, memory
 
     found = beam_search(
         read,
         model.start(source.to(device), lengths),
         len(rows),
-        start=start_of(model),
+        start=start_of(translator.model),
         end=model.config.vocab - 1,
         beam_width=how.beam_width,
         longest=how.longest,

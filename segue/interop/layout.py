@@ -78,7 +78,7 @@ def shared_entries(config: XLConfig, prefix: str, *, reversed_clusters: bool) ->
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"{prefix}layers.{layer}"
         query, key_value = f"{ours}.attention.query.weight", f"{ours}.attention.key_value.weight"
-        if config.encoding in ("xl", "shaw"):
+        if config.position_encoding.relative:
             entries.append(Entry(f"{theirs}.dec_attn.qkv_net.weight", (query, key_value)))
         else:
             entries.append(Entry(f"{theirs}.dec_attn.q_net.weight", (query,)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.checkpoint import Bundle, load
-from segue.config import RELATIVE, XLConfig
+from segue.config import XLConfig
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.kept import kept
@@ -81,7 +81,7 @@ def _ways(bundle: Bundle, *, recurrent: bool) -> Iterator[Way]:
     if not recurrent:
         yield sliding(bundle)
     assert isinstance(bundle.model.config, XLConfig)
-    if bundle.model.config.encoding in RELATIVE:
+    if bundle.model.config.position_encoding.relative:
         yield from (remembering(bundle, times * bundle.reading.segment) for times in MEMORIES)
 
 

@@ -3,7 +3,7 @@
 Relative encodings read with a longer memory, absolute ones with a longer segment. Learned tables of places end.
 """
 
-from segue.config import RELATIVE, Reach, Reading
+from segue.config import ENCODINGS, Reach, Reading
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.spread import fewer_bits, mean, said, with_seeds
@@ -26,7 +26,7 @@ def measure(setting: Setting) -> Results:
 
 
 def _side(setting: Setting, encoding: str) -> Results:
-    segment, relative = budget(setting).segment, encoding in RELATIVE
+    segment, relative = budget(setting).segment, ENCODINGS[encoding].relative
     seen = 2 * segment if relative else segment  # the most that a token saw in training
     found = []
     recipe = recipe_for(setting, seed=setting.seed, encoding=encoding, memory=segment if relative else 0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from segue.checkpoint import Bundle, load
-from segue.config import RELATIVE, Reach, Reading, XLConfig
+from segue.config import Reach, Reading, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.recl import Lengths, Member, Plan, relative_lengths
 from segue.lab.drawing import COLOURS, INK, canvas
@@ -57,7 +57,7 @@ def _of_seed(setting: Setting, kinds: Mapping[str, Kind], plan: Plan, seed: int)
 def _reading(bundle: Bundle, longest: int) -> Reading:
     """Relative positions may be read with a memory as long as the context, however they were trained."""
     config = bundle.model.config
-    if isinstance(config, XLConfig) and config.encoding in RELATIVE:
+    if isinstance(config, XLConfig) and config.position_encoding.relative:
         return Reading(segment=bundle.reading.segment, reach=Reach(memory=longest))
     return bundle.reading
 

@@ -59,7 +59,7 @@ def _row(vanilla: TransformerXL, xl: TransformerXL, length: int, repeats: int) -
         },
         repeats,
     )
-    tokens = {"textbook": 1, "fast": 1, "segments": length, "xl": reading.at_once}
+    tokens = {"textbook": 1, "fast": 1, "segments": length, "xl": reading.chunk}
     return {
         "attention": length,
         "seconds per token": {name: times[name].median / tokens[name] for name in times},
@@ -76,8 +76,8 @@ class _Reader:
     """Reads some tokens more each time it is asked; its memory is full."""
 
     def __init__(self, model: TransformerXL, reading: Reading) -> None:
-        self._model, self._tokens = model, _tokens(reading.at_once)
-        self._memory: Memory = model.projected(model.start(reach=reading.reach))
+        self._model, self._tokens = model.frozen(), _tokens(reading.chunk)
+        self._memory: Memory = self._model.start(reach=reading.reach)
         while self._memory.size < reading.reach.memory:
             self.read()
 

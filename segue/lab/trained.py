@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from segue.checkpoint import Bundle, load
-from segue.config import Reach, Reading, XLConfig
+from segue.config import ENCODINGS, Reach, Reading, XLConfig
 from segue.errors import InputError
 from segue.infer.evaluate import Score, evaluate, evaluate_sliding
 from segue.lab.experiment import Setting
@@ -71,7 +71,7 @@ def recipe_for(
         "learned": {"max_positions": size.segment},
         "per-layer": {"max_positions": size.segment},
     }
-    restarting = encoding in ("sinusoidal", "learned", "per-layer") and not memory
+    restarting = ENCODINGS[encoding].counts and not memory
     positions = positions or ("restart" if restarting else "onward")
     model: dict[str, Any] = {"encoding": encoding, **tables.get(encoding, {})}
     train = schedule(size, seed=seed, memory=memory, loss=loss, positions=positions)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segue.nn.attention import Attention
+from segue.nn.attention import Attention, textbook
 from segue.nn.block import Block
 from segue.nn.mask import AttentionMask
 from segue.nn.xl import TransformerXL
@@ -43,7 +43,9 @@ def _last(model: TransformerXL, tokens: Tensor, attend: Attend, *, only_last: bo
 
 def _textbook(attention: Attention, asking: Tensor, hidden: Tensor) -> Tensor:
     query = attention.query(asking).unflatten(-1, (attention.heads, -1))
-    gathered = attention.textbook(query, attention.project(hidden), None, AttentionMask(0, len(asking)))
+    gathered = textbook(
+        query, attention.project(hidden), None, AttentionMask(0, len(asking)), attention.scale
+    )
     return gathered.flatten(2)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from segue.config import LayersConfig
 from segue.nn.blockwise import attend, query_blocks
 from segue.nn.dropout import Dropout
+from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
-from segue.nn.memory import KVSlots
 from segue.nn.positions import RelativeKeys
 
 
@@ -52,12 +52,67 @@ def attention_scores(
 
 
 def casting(tensor: Tensor) -> bool:
-    """Whether autocast is on: it chooses the precision of each operation, which those written out here do not know."""
+    """Whether autocast is on: it chooses the precision of each operation, which `blockwise.py` does not know."""
     return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
+def attention_weights(
+    query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
+) -> Tensor:
+    """(B, H, T, S) softmax(scores · scale) over the keys that the mask leaves."""
+    scores: Tensor = attention_scores(query, key, relative, causal=mask.causal) * scale
+    return scores.masked_fill(~mask.dense(scores.device), float("-inf")).softmax(dim=-1)
+
+
+def gather(
+    query: Tensor,
+    keys_values: Tensor,
+    relative: RelativeKeys | None,
+    mask: AttentionMask,
+    scale: float,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
+    dropping = dropout is not None and dropout.training and dropout.p > 0
+    if not (dropping or casting(query)):
+        return attend(query, keys_values, relative, mask, scale)
+    by_blocks = mask.span is not None and mask.causal  # so that nothing is as large as T × S
+    return (textbook_by_blocks if by_blocks else textbook)(query, keys_values, relative, mask, scale, dropout)
+
+
+def textbook_by_blocks(
+    query: Tensor,
+    keys_values: Tensor,
+    relative: RelativeKeys | None,
+    mask: AttentionMask,
+    scale: float,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """The same as `textbook`, a block of queries at a time, each with the keys in its span."""
+    parts = []
+    for block in query_blocks(mask):
+        part = mask.part(slice(block.begin, block.end), slice(block.low, block.high))
+        near = keys_values[:, block.low : block.high]
+        parts.append(textbook(block.queries(query), near, relative, part, scale, dropout))
+    return torch.cat(parts)
+
+
+def textbook(
+    query: Tensor,
+    keys_values: Tensor,
+    relative: RelativeKeys | None,
+    mask: AttentionMask,
+    scale: float,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """(T, B, H, D) The published formula as it is printed; tests hold `attend` to it."""
+    weights = attention_weights(query, keys_values[0], relative, mask, scale)
+    weights = weights if dropout is None else dropout(weights)
+    return torch.einsum("bhts,sbhd->tbhd", weights, keys_values[1])
+
+
 class Attention(nn.Module):
-    """softmax(scores / sqrt(D)) v, over several heads."""
+    """Multi-head attention: softmax(scores / sqrt(D)) v, over several heads."""
 
     def __init__(self, config: LayersConfig, *, bias: bool = False) -> None:
         super().__init__()
@@ -70,59 +125,28 @@ class Attention(nn.Module):
 
     def project(self, *states: Tensor) -> Tensor:
         """(2, S, B, H, D) Keys and values of states (…, B, C) that follow each other."""
-        if casting(states[0]) or not isinstance(self.key_value, nn.Linear):
+        if casting(states[0]):
             projected = self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(-2, 0)
         else:
             projected = _Project.apply(self.key_value.weight, self.key_value.bias, *states)
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1))
         return by_head
 
-    def project_behind(self, room: KVSlots, states: Tensor) -> Tensor:
-        """(2, M + T, B, H, D) The keys and values in the room, its last T rows now those of states (T, B, C)."""
-        held = room.rows.size(1) - len(states)
+    def project_behind(self, slots: KVSlots, states: Tensor) -> Tensor:
+        """(2, M + T, B, H, D) The keys and values in the slots; those of states (T, B, C) are written to the last T."""
+        held = slots.rows.size(1) - len(states)
         fresh = self.key_value(states).unflatten(-1, (2, self.heads, -1)).movedim(2, 0)
-        room.rows[:, held:] = fresh.detach()
-        return torch.cat([room.rows[:, :held], fresh], dim=1) if torch.is_grad_enabled() else room.rows
+        slots.rows[:, held:] = fresh.detach()
+        return torch.cat([slots.rows[:, :held], fresh], dim=1) if torch.is_grad_enabled() else slots.rows
 
     def forward(
         self, hidden: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
     ) -> Tensor:
         """What the queries in `hidden` (T, B, C) gather from keys and values (2, S, B, H, D)."""
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
-        dropping = self.training and self.dropout.p > 0
-        if dropping or casting(hidden):
-            gathered = self._in_windows(query, keys_values, relative, mask)
-        else:
-            gathered = attend(query, keys_values, relative, mask, self.scale)
+        gathered = gather(query, keys_values, relative, mask, self.scale, self.dropout)
         out: Tensor = self.out(gathered.flatten(2))
         return out
-
-    def textbook(
-        self, query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
-    ) -> Tensor:
-        """(T, B, H, D) The published sums one after the other; `attend` is held to them by tests."""
-        weights: Tensor = self.dropout(self.weights(query, keys_values[0], relative, mask))
-        return torch.einsum("bhts,sbhd->tbhd", weights, keys_values[1])
-
-    def _in_windows(
-        self, query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
-    ) -> Tensor:
-        """The textbook's attention, but with a span a few queries at a time, so that nothing is as large as T × S."""
-        if mask.span is None or not mask.causal:
-            return self.textbook(query, keys_values, relative, mask)
-        parts = []
-        for block in query_blocks(mask):
-            part = mask.part(slice(block.begin, block.end), slice(block.low, block.high))
-            near = keys_values[:, block.low : block.high]
-            parts.append(self.textbook(block.queries(query), near, relative, part))
-        return torch.cat(parts)
-
-    def weights(
-        self, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
-    ) -> Tensor:
-        """(B, H, T, S) How much of each key goes to each query."""
-        scores: Tensor = attention_scores(query, key, relative, causal=mask.causal) * self.scale
-        return scores.masked_fill(~mask.dense(scores.device), float("-inf")).softmax(dim=-1)
 
 
 class _Project(torch.autograd.Function):

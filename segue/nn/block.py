@@ -3,37 +3,41 @@
 Letters: B lanes, T tokens, M states in memory, H heads, D head width, C width. Time comes first.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from segue.config import LayersConfig
 from segue.nn.attention import Attention
 from segue.nn.dropout import Dropout
+from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
-from segue.nn.memory import KVSlots
 from segue.nn.positions import RelativeKeys
+
+Activation = Callable[[Tensor], Tensor]
+"""May work in place."""
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, for each token alone; or with GELU instead of the maximum, as in BERT."""
+    """max(0, x W1 + b1) W2 + b2, for each token alone; or with another activation, as BERT's GELU."""
 
-    def __init__(self, config: LayersConfig, *, gelu: bool = False) -> None:
+    def __init__(self, config: LayersConfig, activation: Activation = torch.relu_) -> None:
         super().__init__()
         self.inner = nn.Linear(config.width, config.feedforward)
         self.outer = nn.Linear(config.feedforward, config.width)
         self.dropout = Dropout(config.dropout)
-        self.gelu = gelu
+        self.activation = activation
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = self.inner(hidden.flatten(0, -2))  # of a matrix, linear makes no view: relu can work in place
-        out: Tensor = self.outer(self.dropout(F.gelu(rows) if self.gelu else rows.relu_()))
+        out: Tensor = self.outer(self.dropout(self.activation(rows)))
         return out.view(hidden.shape)
 
 
 class Source(NamedTuple):
-    """What a layer sees of another sequence: its keys and values (2, S, B, H, D), and which of them."""
+    """What a decoder's layer attends to: keys and values (2, S, B, H, D) of the source, and their mask."""
 
     keys_values: Tensor
     mask: AttentionMask
@@ -42,28 +46,28 @@ class Source(NamedTuple):
 class Block(nn.Module):
     """Post-norm: LayerNorm(x + f(x)), the paper's. Pre-norm: x + f(LayerNorm(x)), and memory is normed too.
 
-    With `crossing`, a decoder's layer: between the two it attends to a source. As in BERT: GELU, and its epsilon.
+    A decoder's block has a `cross` attention between the two, to a source.
     """
 
     def __init__(
-        self, config: LayersConfig, *, bias: bool = False, crossing: bool = False, bert: bool = False
+        self,
+        config: LayersConfig,
+        *,
+        bias: bool = False,
+        cross: Attention | None = None,
+        activation: Activation = torch.relu_,
+        epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        epsilon = 1e-12 if bert else 1e-5
         self.attention = Attention(config, bias=bias)
         self.attention_norm = nn.LayerNorm(config.width, eps=epsilon)
-        if crossing:
-            self.cross = Attention(config, bias=bias)
-            self.cross_norm = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config, gelu=bert)
+        if cross is not None:
+            self.cross = cross
+            self.cross_norm = nn.LayerNorm(config.width, eps=epsilon)
+        self.feed_forward = FeedForward(config, activation)
         self.feed_forward_norm = nn.LayerNorm(config.width, eps=epsilon)
         self.dropout = Dropout(config.dropout)
         self.pre = config.norm == "pre"
-
-    def entering(self, hidden: Tensor) -> Tensor:
-        """What attention sees of hidden states, or of remembered ones."""
-        normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
-        return normed
 
     def project_source(self, hidden: Tensor) -> Tensor:
         """(2, S, B, H, D) Keys and values of the source's states (S, B, C), for all targets to come."""
@@ -77,23 +81,28 @@ class Block(nn.Module):
         mask: AttentionMask,
         source: Source | None = None,
     ) -> Tensor:
-        """The layer's output (T, B, C), seeing its past: what entered it (M, B, C), or room with keys and values."""
-        entering = self.entering(hidden)
+        """The layer's output (T, B, C). `past` is memory: its earlier inputs (M, B, C), or slots of a KV cache."""
+        normed = self._normed_input(hidden)
         if isinstance(past, KVSlots):
-            keys_values = self.attention.project_behind(past, entering)
+            keys_values = self.attention.project_behind(past, normed)
         else:
-            keys_values = self.attention.project(self.entering(past), entering)
-        gathered = self.attention(entering, keys_values, relative, mask)
+            keys_values = self.attention.project(self._normed_input(past), normed)
+        gathered = self.attention(normed, keys_values, relative, mask)
         hidden = self._added(hidden, gathered, self.attention_norm)
         if source is not None:
-            asking = self.cross_norm(hidden) if self.pre else hidden
-            gathered = self.cross(asking, source.keys_values, None, source.mask)
+            normed = self.cross_norm(hidden) if self.pre else hidden
+            gathered = self.cross(normed, source.keys_values, None, source.mask)
             hidden = self._added(hidden, gathered, self.cross_norm)
         fed = self.feed_forward(self.feed_forward_norm(hidden) if self.pre else hidden)
         return self._added(hidden, fed, self.feed_forward_norm)
 
+    def _normed_input(self, hidden: Tensor) -> Tensor:
+        """What attention sees of a layer's inputs, of this segment or remembered."""
+        normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
+        return normed
+
     def _added(self, hidden: Tensor, part: Tensor, norm: nn.Module) -> Tensor:
-        """The residual, and the norm behind it if it stands there."""
+        """The residual connection, and the norm behind it if it stands there."""
         added = hidden + self.dropout(part)
         after: Tensor = added if self.pre else norm(added)
         return after

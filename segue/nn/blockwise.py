@@ -1,12 +1,12 @@
-"""The attention of `attention.py`, fast: the same numbers from views and batched products, a few queries at a time.
+"""Blockwise attention: the numbers of `attention.py` from views and batched products, a block of queries at a time.
 
 - Tensors are time-first, (T, B, H, D), so that lane and head share one stride: every product reads them in place.
-- The shift costs nothing: scores by distance, read with a row one shorter than it is, are scores by key.
-- A few queries see a window of keys, no wider than their span allows; what lies ahead of all of them is not computed.
-- The backward pass is written out: nothing is kept but the weights, and many weights are computed again instead.
+- The relative shift is free: scores by distance, read with rows one shorter than they are, are scores by key.
+- A block of queries sees the keys within its span; keys ahead of the whole block are not computed.
+- The backward pass is written by hand: it saves attention weights alone, and recomputes them if there are many.
 
-Letters: B lanes, T queries, S keys, H heads, D head width; t queries at a time, W keys in their window, R rows of a
-relation, N = B H.
+Letters: B lanes, T queries, S keys, H heads, D head width; t queries of a block, W keys that they see, R rows of
+relative keys, N = B H.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from segue.nn.positions import RelativeKeys
 from segue.nn.scratch import scratch
 
 QUERY_BLOCK = 128
-"""Queries at a time: enough for large products, few enough that their scores stay in the cache."""
+"""Queries in a block: enough for large products, few enough that their scores stay in the CPU's cache."""
 
 SAVED_WEIGHTS = 2**20
-"""Weights of a layer that are kept for the backward pass; more of them are computed again, which takes less room."""
+"""Attention weights of a layer that are saved for the backward pass at most; more of them are recomputed."""
 
 
-class _Given(NamedTuple):
-    """What attention works on. Queries come scaled and with their biases, u for content and v for position."""
+class _Inputs(NamedTuple):
+    """The inputs of attention. Queries are scaled and have their biases added: u for content, v for position."""
 
     query: Tensor  # (T, B, H, D)
     position_query: Tensor  # (T, B, H, D)
@@ -41,7 +41,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries begin … end, and the keys low … high that they see."""
+    """A block of queries, begin … end, and the keys low … high that they see."""
 
     begin: int
     end: int
@@ -56,7 +56,7 @@ class QueryBlock:
         return tensor[self.low : self.high]
 
     def distances(self, rows: Tensor) -> Tensor:
-        """(H, n, …) The rows of (H, R, …) for the distances that occur: of keys behind, or on both sides."""
+        """(H, n, …) The rows of (H, R, …) for the distances that occur in the block."""
         if self.causal:
             return rows[:, max(0, rows.size(1) - (self.high - self.low)) :]
         return rows[:, self.high - self.end : 2 * self.high - 1 - self.begin]
@@ -65,87 +65,91 @@ class QueryBlock:
 def attend(
     query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
 ) -> Tensor:
-    """(T, B, H, D) What each query (T, B, H, D) gathers from keys and values (2, S, B, H, D)."""
-    given = _given(query, keys_values, relative, mask, scale)
+    """(T, B, H, D) Attention of queries (T, B, H, D) to keys and values (2, S, B, H, D)."""
+    inputs = _inputs(query, keys_values, relative, mask, scale)
     if not torch.is_grad_enabled():
-        return _gathered(given, None)
-    gathered: Tensor = _Attend.apply(*given)
+        return _gathered(inputs, None)
+    gathered: Tensor = _Attend.apply(*inputs)
     return gathered
 
 
-def _given(
+def _inputs(
     query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
-) -> _Given:
+) -> _Inputs:
     if relative is None:
         query = query * scale
-        return _Given(query, query, keys_values, None, None, mask)
-    # Beyond the rows distances score zero: as many zero rows as queries in a window, so that all can shift.
+        return _Inputs(query, query, keys_values, None, None, mask)
+    # Distances beyond the rows score zero: add as many zero rows as a block has queries, so that all can shift.
     known, few = relative.rows.size(0), min(QUERY_BLOCK, mask.size)
     missing = max(few - 1, 1 - known) if mask.causal and known < mask.keys else 0
     rows, row_bias = relative.rows, relative.row_bias
-    if missing:  # padding by nothing would copy
+    if missing:  # padding by minus_infinity would copy
         rows = F.pad(rows, (0, 0, 0, 0, missing, 0))
     if row_bias is not None:
         row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
     u, v = relative.content_bias, relative.position_bias
     query = torch.add(u * scale, query, alpha=scale)
-    return _Given(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, mask)
+    return _Inputs(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, mask)
 
 
-def _gathered(given: _Given, kept: list[Tensor] | None) -> Tensor:
-    """The forward pass; the weights go to `kept` if there is such a list."""
-    query, value = given.query, given.keys_values[1]
+def _gathered(inputs: _Inputs, saved: list[Tensor] | None) -> Tensor:
+    """The forward pass; attention weights are appended to `saved` if it is a list."""
+    query, value = inputs.query, inputs.keys_values[1]
     gathered = torch.empty_like(query)
-    for block in query_blocks(given.mask):
-        room = _space("scores", given, block)
-        weights = _weights(given, block, room if kept is None else torch.empty_like(room))
+    for block in query_blocks(inputs.mask):
+        out = _scores_like("scores", inputs, block)
+        weights = _weights(inputs, block, out if saved is None else torch.empty_like(out))
         _by_head(block.queries(gathered)).copy_(torch.bmm(weights, _by_head(block.keys(value))))
-        if kept is not None:
-            kept.append(weights)
+        if saved is not None:
+            saved.append(weights)
     return gathered
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        asked = _Given(*given)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        asked = _Inputs(*inputs)
         lanes, heads = asked.query.shape[1:3]
         wide = sum((block.end - block.begin) * (block.high - block.low) for block in query_blocks(asked.mask))
-        kept: list[Tensor] | None = [] if lanes * heads * wide <= SAVED_WEIGHTS else None
-        gathered = _gathered(asked, kept)
-        ctx.save_for_backward(*asked[:5], gathered, *(kept or ()))
+        saved: list[Tensor] | None = [] if lanes * heads * wide <= SAVED_WEIGHTS else None
+        gathered = _gathered(asked, saved)
+        ctx.save_for_backward(*asked[:5], gathered, *(saved or ()))
         ctx.mask = asked.mask
         return gathered
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        query, position_query, keys_values, rows, row_bias, gathered, *kept = ctx.saved_tensors
-        given = _Given(query, position_query, keys_values, rows, row_bias, ctx.mask)
+        query, position_query, keys_values, rows, row_bias, gathered, *saved = ctx.saved_tensors
+        inputs = _Inputs(query, position_query, keys_values, rows, row_bias, ctx.mask)
         (key, value), (lanes, heads) = keys_values, query.shape[1:3]
         gradient = gradient.contiguous()
         to_query, to_position = torch.empty_like(query), torch.empty_like(query)
         to_key, to_value = to_keys_values = query.new_empty(2, lanes * heads, len(key), query.size(-1))
         to_rows = None if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
         to_bias = None if row_bias is None else rows.new_zeros(rows.shape[:2])
-        # What softmax subtracts in its backward pass, sum_s p_s dp_s, is the gradient along what was gathered.
+        # Softmax's backward pass subtracts sum_s p_s dp_s, which is gradient · output.
         common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
         newest_first = list(query_blocks(ctx.mask))[::-1]
         oldest = newest_first[0].low
-        to_keys_values[:, :, :oldest] = 0  # the newest window writes the others, before anything is added
+        to_keys_values[:, :, :oldest] = (
+            0  # the newest block writes the other keys first; older blocks add to them
+        )
         for block in newest_first:
-            weights = kept.pop() if kept else _weights(given, block, _space("weights", given, block))
+            weights = (
+                saved.pop() if saved else _weights(inputs, block, _scores_like("weights", inputs, block))
+            )
             few, here = slice(block.begin, block.end), slice(block.low, block.high)
             arriving, so_far = _by_head(gradient[few]), float(block.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
             place = scratch("scores", *weights.shape, like=weights)
-            slope = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2), out=place)
-            slope.sub_(common[:, few]).mul_(weights)
-            _by_head(to_query[few]).copy_(torch.bmm(slope, _by_head(key[here])))
-            to_key[:, here].baddbmm_(slope.transpose(1, 2), _by_head(query[few]), beta=so_far)
+            to_scores = torch.bmm(arriving, _by_head(value[here]).transpose(1, 2), out=place)
+            to_scores.sub_(common[:, few]).mul_(weights)
+            _by_head(to_query[few]).copy_(torch.bmm(to_scores, _by_head(key[here])))
+            to_key[:, here].baddbmm_(to_scores.transpose(1, 2), _by_head(query[few]), beta=so_far)
             if to_rows is not None:
                 near = block.distances(rows)
-                by_distance = _unshifted(slope, lanes, near.size(1))
+                by_distance = _unshifted(to_scores, lanes, near.size(1))
                 _by_place(to_position[few]).copy_(torch.bmm(by_distance, near))
                 asked = _by_place(position_query[few])
                 block.distances(to_rows).baddbmm_(by_distance.transpose(1, 2), asked)
@@ -156,7 +160,7 @@ class _Attend(torch.autograd.Function):
 
 
 def query_blocks(mask: AttentionMask) -> Iterator[QueryBlock]:
-    """All queries, a few at a time, each few with the keys from the oldest in their span to their newest."""
+    """All queries in blocks, each with the keys from the oldest in its span to its newest."""
     for begin in range(0, mask.size, QUERY_BLOCK):
         end = min(begin + QUERY_BLOCK, mask.size)
         if mask.causal:
@@ -166,11 +170,11 @@ def query_blocks(mask: AttentionMask) -> Iterator[QueryBlock]:
             yield QueryBlock(begin, end, 0, mask.held, causal=False)
 
 
-def _space(use: str, given: _Given, block: QueryBlock) -> Tensor:
-    """(N, t, W) Room for a number for each query of the window and each of its keys."""
-    lanes, heads = given.query.shape[1:3]
+def _scores_like(use: str, inputs: _Inputs, block: QueryBlock) -> Tensor:
+    """(N, t, W) A scratch tensor for the scores of a block."""
+    lanes, heads = inputs.query.shape[1:3]
     shape = lanes * heads, block.end - block.begin, block.high - block.low
-    return scratch(use, *shape, like=given.query)
+    return scratch(use, *shape, like=inputs.query)
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -179,33 +183,33 @@ def _by_head(tensor: Tensor) -> Tensor:
 
 
 def _by_place(tensor: Tensor) -> Tensor:
-    """(H, T B, D) of (T, B, H, D), in place: what all lanes share is multiplied once."""
+    """(H, T B, D) of (T, B, H, D), in place: relative keys are the same for all lanes, so one product serves them."""
     return tensor.flatten(0, 1).transpose(0, 1)
 
 
-def _weights(given: _Given, block: QueryBlock, room: Tensor) -> Tensor:
-    """(N, t, W) How much of each key goes to each query, written into the room."""
-    query, key, lanes = block.queries(given.query), block.keys(given.keys_values[0]), given.query.size(1)
-    scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=room)
-    if given.rows is not None:
-        near, asking = block.distances(given.rows), _by_place(block.queries(given.position_query))
+def _weights(inputs: _Inputs, block: QueryBlock, out: Tensor) -> Tensor:
+    """(N, t, W) The attention weights of a block, written to `out`."""
+    query, key, lanes = block.queries(inputs.query), block.keys(inputs.keys_values[0]), inputs.query.size(1)
+    scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=out)
+    if inputs.rows is not None:
+        near, asking = block.distances(inputs.rows), _by_place(block.queries(inputs.position_query))
         place = scratch("distances", len(asking), asking.size(1), near.size(1), like=query)
         by_distance = torch.bmm(asking, near.transpose(1, 2), out=place)
-        if given.row_bias is not None:
-            by_distance += block.distances(given.row_bias)[:, None]
+        if inputs.row_bias is not None:
+            by_distance += block.distances(inputs.row_bias)[:, None]
         keys = min(near.size(1), scores.size(-1))
         by_lane = scores.unflatten(0, (lanes, -1))
         by_lane[..., scores.size(-1) - keys :].add_(_shifted(by_distance, lanes, keys))
-    _hide(scores, lanes, given.mask, block)
+    _apply_mask(scores, lanes, inputs.mask, block)
     return torch.softmax(scores, dim=-1, out=scores)
 
 
 def _shifted(by_distance: Tensor, lanes: int, keys: int) -> Tensor:
     """(B, H, t, keys) Scores by distance (H, t B, n) re-indexed by key, as a view.
 
-    A row's columns are falling distances. The last query of the window finds its keys in its row from the first
-    column on; a query one before sees the same key one column later. Where keys lie ahead of a query and their
-    distances are not there, it shows the next row's numbers: mask them.
+    The columns of a row are falling distances. The last query of the block finds its first key in column 0; for the
+    query before it, the same key is one column later. Entries for keys ahead of a query are numbers of the next row:
+    mask them.
     """
     heads, places, pitch = by_distance.shape
     few = places // lanes
@@ -216,29 +220,29 @@ def _shifted(by_distance: Tensor, lanes: int, keys: int) -> Tensor:
     )
 
 
-def _unshifted(slope: Tensor, lanes: int, distances: int) -> Tensor:
-    """(H, t B, n) Slopes by key (N, t, W) re-indexed by distance. A spare column keeps the rows of the view apart."""
-    few = slope.size(1)
-    keys = min(distances, slope.size(2))
-    by_lane = slope.unflatten(0, (lanes, -1))[..., slope.size(2) - keys :]
-    by_distance = scratch("distances", by_lane.size(1), few * lanes, distances + 1, like=slope).zero_()
+def _unshifted(to_scores: Tensor, lanes: int, distances: int) -> Tensor:
+    """(H, t B, n) Gradients by key (N, t, W) re-indexed by distance. A spare column keeps rows of the view apart."""
+    few = to_scores.size(1)
+    keys = min(distances, to_scores.size(2))
+    by_lane = to_scores.unflatten(0, (lanes, -1))[..., to_scores.size(2) - keys :]
+    by_distance = scratch("distances", by_lane.size(1), few * lanes, distances + 1, like=to_scores).zero_()
     _shifted(by_distance, lanes, keys).copy_(by_lane)
     return by_distance[..., :-1]
 
 
-def _hide(scores: Tensor, lanes: int, mask: AttentionMask, block: QueryBlock) -> None:
-    """Keys ahead of their query, out of its span, or of another document get no weight."""
+def _apply_mask(scores: Tensor, lanes: int, mask: AttentionMask, block: QueryBlock) -> None:
+    """Apply the mask: keys ahead of their query, out of its span, or of another document get no weight."""
     few, keys = scores.shape[1:]
-    nothing = float("-inf")
+    minus_infinity = float("-inf")
     if few > 1 and mask.causal:
         ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1)
-        scores[..., keys - few :].masked_fill_(ahead, nothing)
+        scores[..., keys - few :].masked_fill_(ahead, minus_infinity)
     if mask.span is not None and mask.causal:
-        # The first key in the span of query i, counted from the window's low end, is oldest + i.
+        # The first key in the span of query i, counted from the block's first key, is oldest + i.
         oldest = mask.held + block.begin + 1 - mask.span - block.low
         columns = max(0, oldest + few - 1)
         out = torch.ones(few, columns, dtype=torch.bool, device=scores.device).tril_(oldest - 1)
-        scores[..., :columns].masked_fill_(out, nothing)
+        scores[..., :columns].masked_fill_(out, minus_infinity)
     masked = mask.masked(slice(block.begin, block.end), slice(block.low, block.high))
     if masked is not None:
-        scores.unflatten(0, (lanes, -1)).masked_fill_(masked, nothing)
+        scores.unflatten(0, (lanes, -1)).masked_fill_(masked, minus_infinity)

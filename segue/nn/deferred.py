@@ -1,6 +1,7 @@
-"""A model whose weights come later: built without memory, then drawn one by one, each as it would have been.
+"""Deferred initialisation: a model is built on the meta device, and its weights are drawn later, one by one.
 
-So a model that is larger than one process's memory can begin as it would have in one process.
+Each weight gets the numbers that it would have got at once, so a model larger than one process's memory starts as it
+would have in one process.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 RANDOM = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
 PLAIN = (torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default)
-"""All that our models begin with."""
+"""All operations that initialise our models."""
 
 FILLING = {getattr(place, name) for place in (nn.init, Tensor) for name in ("normal_", "uniform_")} | {
     nn.init.kaiming_uniform_,
@@ -23,15 +24,15 @@ FILLING = {getattr(place, name) for place in (nn.init, Tensor) for name in ("nor
     Tensor.fill_,
     Tensor.zero_,
 }
-"""The same, as Python calls them."""
+"""The same as Python functions."""
 
 Model = TypeVar("Model", bound=nn.Module)
 Draws = dict[str, Callable[[], Tensor]]
-"""For each weight by its name: how to draw all of it, on the CPU. What is drawn does not move the random numbers on."""
+"""For each weight by its name, a function that draws it on the CPU without advancing the random generator."""
 
 
 def deferred(build: Callable[[], Model]) -> tuple[Model, Draws]:
-    """The model on the meta device, and how to draw its weights. Random numbers move on as if it had drawn them."""
+    """The model on the meta device, and how to draw its weights. The random generator advances as after drawing."""
     with _Noting() as noting, torch.device("meta"):
         model = build()
     return model, {name: noting.notes[_storage(weight)] for name, weight in model.named_parameters()}
@@ -39,13 +40,13 @@ def deferred(build: Callable[[], Model]) -> tuple[Model, Draws]:
 
 @contextmanager
 def blank() -> Iterator[None]:
-    """Models that are built inside have shapes and no weights; nothing is drawn for them."""
+    """Models that are built inside this context have shapes but no weights."""
     with torch.device("meta"), _Undrawn():
         yield
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves out what would be drawn: filling nothing would first import half of torch's compiler, for two seconds."""
+    """Skips initialisation: on the meta device it would import half of torch's compiler first, for two seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -55,7 +56,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 class _Noting(TorchDispatchMode):
-    """Notes what every weight was filled with last, and from where in the random numbers."""
+    """Records how each weight was filled last, and the state of the random generator before it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An encoder alone, with BERT's interface: every token sees every other.
+"""A BERT-style encoder with BERT's interface: every token attends to every other.
 
 Letters: B texts, S tokens, C width.
 """
@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Embeddings of word, place and type, normed; post-norm layers; a pooled first token."""
+    """Embeddings of word, position and type, normed; post-norm layers; a pooled first token."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -34,7 +34,9 @@ class Encoder(nn.Module):
         self.types = nn.Embedding(config.types, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, bias=True, bert=True) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            Block(config, bias=True, activation=F.gelu, epsilon=1e-12) for _ in range(config.layers)
+        )
         self.pooler = nn.Linear(config.width, config.width)
         for name, weight in self.named_parameters():  # BERT's start
             if weight.dim() > 1:
@@ -45,7 +47,7 @@ class Encoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Encoded:
-        """Read texts (B, S); `attention_mask` is 0 where nothing is to be seen, `token_type_ids` say which text."""
+        """Read texts (B, S); `attention_mask` is 0 for padding, `token_type_ids` number the texts of a pair."""
         self._check(input_ids, attention_mask, token_type_ids)
         size, device = input_ids.size(1), input_ids.device
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
@@ -73,7 +75,7 @@ class Encoder(nn.Module):
 
 
 def _unseen(mask: Tensor | None) -> Tensor | None:
-    """(B, 1, S, S) True where a token is not to be seen. A text of which nothing is seen sees all of itself."""
+    """(B, 1, S, S) True where a key is masked. A text that is masked everywhere attends to all of itself."""
     if mask is None or bool(mask.all()):
         return None
     hidden = ~mask.bool() & mask.bool().any(dim=1, keepdim=True)

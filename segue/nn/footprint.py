@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from segue.config import (
-    RELATIVE,
     Reach,
     Reading,
     RecurrentConfig,
@@ -66,15 +65,18 @@ def logits_bytes(model: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
 
 def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:
     """Weights, and one lane's memory: of a Transformer-XL as keys and values."""
-    return (parameters(model) + _held(model, reading.reach.memory, projected=True)) * FLOAT
+    held = _held(model, reading.reach.memory)
+    if isinstance(model, XLConfig):
+        held = reading.reach.memory * model.layers * 2 * model.heads * model.head_width
+    return (parameters(model) + held) * FLOAT
 
 
-def _held(config: XLConfig | RecurrentConfig, memory: int, *, projected: bool = False) -> int:
+def _held(config: XLConfig | RecurrentConfig, memory: int) -> int:
     """Numbers in one lane's full memory."""
     with blank():
         model = build_language_model(config)
     full = model.start(reach=Reach(memory=memory, initial="zeros"))
-    return sum(row.numel() for row in (model.projected(full) if projected else full).rows)
+    return sum(row.numel() for row in full.rows)
 
 
 def training_flops(config: XLConfig | RecurrentConfig, train: TrainConfig) -> float:
@@ -97,7 +99,7 @@ def _layer_products(config: XLConfig, train: TrainConfig) -> int:
     )
     projections = (2 * rows + 2 * train.lanes * keys) * config.width * inner
     distances = keys * config.width * inner if config.encoding == "xl" else 0
-    scores = (3 if config.encoding in RELATIVE else 2) * rows * keys * inner
+    scores = (3 if config.position_encoding.relative else 2) * rows * keys * inner
     feed_forward = 2 * rows * config.width * config.feedforward
     return projections + distances + scores + feed_forward
 

@@ -1,15 +1,18 @@
-"""What every language model answers to, whatever it is made of: reading a segment turns one memory into the next.
+"""The interface of every language model: reading a segment turns one memory into the next.
 
     hidden, memory = model(tokens, memory)
 
 Letters: B lanes, T tokens in the segment, C width, V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from segue.config import Reach, Reading, RecurrentConfig, XLConfig
 from segue.errors import InputError
+from segue.nn.engine import Engine, no_int8
 from segue.nn.memory import Memory
 from segue.nn.vocab import Vocabulary
 
@@ -40,16 +43,18 @@ class LanguageModel(nn.Module):
         """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with."""
         raise NotImplementedError
 
-    def projected(self, memory: Memory) -> Memory:
-        """The same memory in the form that is fastest to read on with while the weights stand still."""
-        return memory
+    def frozen(self, *, int8: bool = False) -> "Engine[Any]":
+        """The engine that reads with these weights. While it is in use they must not change."""
+        if int8:
+            raise no_int8(self)
+        return Engine(self)
 
     def looks_back(self, reading: Reading) -> int | None:
         """How many tokens back a hidden state may depend on; None if all the way to the beginning."""
         raise NotImplementedError
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) The surprise of each target, in nats, unreduced."""
+        """(B, T) The cross-entropy of each target, -log p, in nats, unreduced."""
         return self.vocabulary.nats(hidden, targets)
 
     def logprobs(self, hidden: Tensor) -> Tensor:
@@ -60,13 +65,13 @@ class LanguageModel(nn.Module):
         """Refuse token ids that the vocabulary does not have; call it where data enters."""
         self.vocabulary.check(tokens)
 
-    def _check_memory(self, memory: Memory, tokens: Tensor, layers: int, row: tuple[int, ...]) -> None:
+    def check_memory(self, memory: Memory, tokens: Tensor, layers: int, row: tuple[int, ...]) -> None:
         """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
-        rows, found = memory.rows[0], {tuple(layer.shape[2:]) for layer in memory.rows}
-        if len(memory.rows) != layers or found != {row}:
+        rows, shapes = memory.rows[0], {tuple(layer.shape[2:]) for layer in memory.rows}
+        if len(memory.rows) != layers or shapes != {row}:
             raise InputError(
                 f"this model's memory has {layers} layers of rows {row}; found {len(memory.rows)} of "
-                f"{sorted(found)}; begin with model.start()"
+                f"{sorted(shapes)}; begin with model.start()"
             )
         if memory.lanes != len(tokens):
             raise InputError(

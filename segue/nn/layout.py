@@ -1,7 +1,7 @@
-"""A segment as its lanes see it: where documents begin, where padding begins, who may look at whom.
+"""The layout of a segment: where documents begin in each lane, and where padding begins.
 
-Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys.
-All of this is counted on the host, so that looking at it never makes a GPU wait; only the mask goes to the device.
+Letters: B lanes, T tokens in the segment.
+It is computed on the CPU, so that looking at it never waits for a GPU.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class SegmentLayout:
         return places.cummax(dim=1).values
 
     def without_first(self) -> "SegmentLayout":
-        """The same passage after the lanes that begin with a new document got a new memory."""
+        """The same layout without starts at the first token: those lanes have got a fresh memory."""
         if self.starts is None:
             return self
         later = self.starts.clone()

@@ -23,9 +23,9 @@ class AttentionMask:
     held: int  # M rows of memory lie before the segment
     size: int  # T
     span: int | None = None
-    documents: Tensor | None = None  # (B, S): whose each key is, -1 nobody's; None if all are one document's
-    padding: Tensor | None = None  # (B, 1, T, S), a view of (B, 1, 1, S): keys that are not to be seen
-    causal: bool = True  # else the keys are the M held alone, and every query sees all of them
+    documents: Tensor | None = None  # (B, S): the document of each key, -1 for none; None if all are of one
+    padding: Tensor | None = None  # (B, 1, T, S), a view of (B, 1, 1, S): True where a key is masked
+    causal: bool = True  # if False, the keys are the M held ones, and every query sees all of them
 
     @property
     def keys(self) -> int:
@@ -33,7 +33,7 @@ class AttentionMask:
         return self.held + self.size if self.causal else self.held
 
     def masked(self, queries: slice, keys: slice) -> Tensor | None:
-        """(B, 1, t, W) Of some queries and keys, those that do not belong together; None if all do."""
+        """(B, 1, t, W) For some queries and keys: True where they are of different documents; None if nowhere."""
         if self.padding is not None:
             return self.padding[:, :, queries, keys]
         if self.documents is None:
@@ -42,7 +42,7 @@ class AttentionMask:
         return (asking != self.documents[:, None, keys])[:, None]
 
     def part(self, queries: slice, keys: slice) -> "AttentionMask":
-        """What some queries see if they are given only some keys, up to their own."""
+        """The mask of some queries over some keys, up to the last query's own."""
         assert self.causal
         return replace(
             self,
@@ -53,7 +53,7 @@ class AttentionMask:
         )
 
     def dense(self, device: torch.device) -> Tensor:
-        """(T, S), or (B, 1, T, S) where lanes differ: all of it at once."""
+        """(T, S), or (B, 1, T, S) where lanes differ: the whole mask, True where a key is seen."""
         places = torch.arange(self.keys, device=device)
         distance = (torch.arange(self.size, device=device) + self.held)[:, None] - places
         seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
@@ -66,7 +66,7 @@ class AttentionMask:
 def causal_mask(
     layout: SegmentLayout, held: int, lengths: Tensor, span: int | None, device: torch.device
 ) -> AttentionMask:
-    """What the queries of a passage see of it and of memory, whose newest `lengths` (B,) rows belong to each lane."""
+    """The mask of a segment over memory and itself; the newest `lengths` (B,) rows of memory are each lane's own."""
     if layout.starts is None and int(lengths.min()) == held:
         return AttentionMask(held, layout.size, span)
     remembered = torch.where(torch.arange(held, device=HOST) < held - lengths[:, None], -1, 0)

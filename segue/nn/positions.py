@@ -1,7 +1,7 @@
-"""How a model knows where things are: six encodings, one file.
+"""Positional encodings: six of them in one file; `config.ENCODINGS` says what each is.
 
-Relative encodings (`xl`, `shaw`) tell attention how far back a key lies; absolute ones (`sinusoidal`, `learned`,
-`per-layer`) add to what enters the layers; `none` does neither.
+Relative encodings (`xl`, `shaw`) give attention the distance of each key; absolute ones (`sinusoidal`, `learned`,
+`per-layer`) add a vector to the inputs of the layers; `none` does neither.
 
 Letters: B lanes, T tokens, S keys, H heads, D head width, C width, K rows of a learned table, N layers.
 """
@@ -36,35 +36,35 @@ def interleaved_sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class RelativeKeys:
-    """What one layer makes of distance. Row j stands for distance R-1-j, so the last row is the query itself.
+    """One layer's keys for distances. Row j stands for distance R-1-j, so the last row is distance 0.
 
-    Distances of R or more score zero. With a clamp, all distances from there on share one row; softmax does not see
-    what is subtracted from every key, so that row is subtracted from all, and only the nearer ones are left.
+    Distances of R or more score zero. With a clamp, all distances from it on share one row. That row is subtracted from
+    all others, which softmax does not notice, so that only the nearer rows need to be kept.
     """
 
-    rows: Tensor  # (R, H, D): what a query is compared with to ask "how far?", terms (b) and (d)
-    content_bias: Tensor  # (H, D): u, how much a key matters whatever the query, term (c)
-    position_bias: Tensor  # (H, D): v, how much a distance matters whatever the query, term (d)
-    row_bias: Tensor | None = None  # (R, H): the same, learned for each distance (Shaw)
+    rows: Tensor  # (R, H, D): W_kR R, of terms (b) and (d)
+    content_bias: Tensor  # (H, D): u, of term (c)
+    position_bias: Tensor  # (H, D): v, of term (d)
+    row_bias: Tensor | None = None  # (R, H): a learned scalar for each distance (Shaw)
 
 
 class Positions(nn.Module):
     """The encoding `none`, and what all the others answer to."""
 
     def embedded(self, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
-        """The embeddings (B, T, C), knowing their `places` (B, T) in the document."""
+        """The embeddings (…, C), with the vectors of their positions `places` (…) added."""
         return hidden
 
     def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
-        """What enters a layer, knowing its places."""
+        """The inputs of a layer, with the vectors of their positions added."""
         return hidden
 
     def distances(self, keys: int, clamp: int | None) -> Tensor | None:  # noqa: ARG002
-        """What the relations of all layers start from, computed once for S keys."""
+        """What the relative keys of all layers are made of, computed once for S keys."""
         return None
 
     def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys | None:  # noqa: ARG002
-        """The layer's view of distance; None if it has none."""
+        """The layer's relative keys; None if the encoding is not relative."""
         return None
 
 
@@ -83,7 +83,7 @@ class XLPositions(Positions):
         self.dropout = Dropout(config.dropout)
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
-        """(R, C) The sinusoids of distances R-1 … 0, less the clamp's where a clamp is reached."""
+        """(R, C) The sinusoids of distances R-1 … 0, minus the clamp's where the clamp is reached."""
         farthest = keys - 1 if clamp is None else min(keys - 1, clamp)
         back = torch.arange(farthest, -1, -1, device=self.content_bias.device)
         dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
@@ -117,7 +117,7 @@ class ShawPositions(Positions):
         self.table_bias = nn.Parameter(torch.empty(config.layers, config.max_distance, config.heads))
 
     def distances(self, keys: int, clamp: int | None) -> Tensor:
-        """(R + 1,) The table's rows for distances R … 0, of which the farthest will be subtracted."""
+        """(R + 1,) The distances R … 0; the farthest row will be subtracted from the others."""
         rows = self.table.size(1)
         farthest = min(rows, clamp or rows, keys) - 1
         return torch.arange(farthest, -1, -1, device=self.table.device)
@@ -175,7 +175,7 @@ def build_positions(config: XLConfig) -> Positions:
 
 
 def check_places(places: Tensor, config: XLConfig) -> None:
-    """Refuse to read beyond a table of places. (`places` are on the host: nobody waits.)"""
+    """Refuse to read beyond the table of positions. (`places` are on the CPU, so this never waits for a GPU.)"""
     farthest = int(places.max())
     if config.encoding in ("learned", "per-layer") and farthest >= config.max_positions:
         raise InputError(

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU language models: their state is a memory like any other.
+"""RNN, LSTM and GRU language models; the memory is their hidden state.
 
     hidden, memory = model(tokens, memory)
 
@@ -31,7 +31,7 @@ States = tuple[Tensor, ...]
 
 
 class RecurrentModel(LanguageModel):
-    """A causal language model whose past is one state a layer, carried from token to token."""
+    """A causal language model that carries one state per layer from token to token."""
 
     config: RecurrentConfig
 
@@ -70,47 +70,47 @@ class RecurrentModel(LanguageModel):
         """Read a segment (B, T): its hidden states (B, T, C), zero in padding, and the memory to read on with."""
         layout = checked_layout(tokens, starts, lengths)
         row = STATES[self.config.cell], self.config.width
-        self._check_memory(memory, tokens, self.config.layers, row)
+        self.check_memory(memory, tokens, self.config.layers, row)
         assert isinstance(memory, CellMemory)
-        entering = self.dropout(self.vocabulary.embed(tokens))
-        hidden, after = run(self.cells, entering, tuple(s.detach() for s in memory.states), layout)
+        inputs = self.dropout(self.vocabulary.embed(tokens))
+        hidden, after = run(self.cells, inputs, tuple(s.detach() for s in memory.states), layout)
         return self.dropout(hidden), memory.advanced(after, layout)
 
     def looks_back(self, reading: Reading) -> int | None:
-        """A state that is carried on forgets nothing for certain."""
+        """A recurrent state may depend on everything that was read."""
         return None if reading.reach.memory else reading.segment
 
 
-def build_cells(cell: str, entering: int, width: int, layers: int, dropout: float) -> nn.RNNBase:
+def build_cells(cell: str, inputs: int, width: int, layers: int, dropout: float) -> nn.RNNBase:
     """Torch's recurrent layers one above the other. (With a single layer, dropout between layers is a warning.)"""
-    return CELLS[cell](entering, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+    return CELLS[cell](inputs, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
 
 @torch.no_grad()
 def _open_forget_gates(cells: nn.RNNBase) -> None:
-    """A bias of one: an LSTM that begins by remembering learns what to forget (Jozefowicz 2015)."""
+    """A forget gate with bias 1, so that an LSTM remembers at first (Jozefowicz 2015)."""
     for layer in range(cells.num_layers):
         bias: Tensor = getattr(cells, f"bias_hh_l{layer}")
         bias[cells.hidden_size : 2 * cells.hidden_size] = 1.0
 
 
-def run(cells: nn.RNNBase, entering: Tensor, states: States, layout: SegmentLayout) -> tuple[Tensor, States]:
+def run(cells: nn.RNNBase, inputs: Tensor, states: States, layout: SegmentLayout) -> tuple[Tensor, States]:
     """All outputs (B, T, C), zero in padding, and each lane's states behind its own last token.
 
-    Where documents begin or lanes end inside the segment, each document's part of it is a run of its own, and all
-    runs are read side by side.
+    Where documents begin or lanes end inside the segment, each document's part is a run of its own, and all runs are
+    read as one packed batch.
     """
     if layout.starts is None and layout.lengths is None:
-        outputs, after = cells(entering, _as_torch(states))
+        outputs, after = cells(inputs, _as_torch(states))
         return outputs, _as_tuple(after)
     runs = _runs(layout)
     if not len(runs.lane):
-        return entering.new_zeros(*entering.shape[:2], cells.hidden_size), states
-    return _run_apart(cells, entering, states, runs)
+        return inputs.new_zeros(*inputs.shape[:2], cells.hidden_size), states
+    return _run_apart(cells, inputs, states, runs)
 
 
 class _Runs(NamedTuple):
-    """Parts of lanes that are read without a break, in the order of lanes and time; on the host."""
+    """Parts of lanes that are read without a break, in the order of lanes and time; on the CPU."""
 
     lane: Tensor  # (R,)
     begin: Tensor  # (R,)
@@ -120,7 +120,7 @@ class _Runs(NamedTuple):
 
 
 def _runs(layout: SegmentLayout) -> _Runs:
-    """Every lane is cut where documents begin; padding belongs to none, and a lane of padding alone has none."""
+    """Cut every lane where documents begin. Padding belongs to no run; a lane of padding alone has no run."""
     cuts = torch.zeros(layout.lanes, layout.size, dtype=torch.bool, device=HOST)
     if layout.starts is not None:
         cuts |= layout.starts
@@ -134,20 +134,20 @@ def _runs(layout: SegmentLayout) -> _Runs:
     return _Runs(lane, begin, end, (begin > 0) | fresh[lane], last)
 
 
-def _run_apart(cells: nn.RNNBase, entering: Tensor, states: States, runs: _Runs) -> tuple[Tensor, States]:
-    device, lengths = entering.device, runs.end - runs.begin
+def _run_apart(cells: nn.RNNBase, inputs: Tensor, states: States, runs: _Runs) -> tuple[Tensor, States]:
+    device, lengths = inputs.device, runs.end - runs.begin
     steps = torch.arange(int(lengths.max()), device=HOST)
     inside = steps < lengths[:, None]
     places = (runs.begin[:, None] + steps).masked_fill(~inside, 0).to(device)
     lane, inside = runs.lane.to(device), inside.to(device)
     packed = pack_padded_sequence(
-        entering[lane[:, None], places], lengths, batch_first=True, enforce_sorted=False
+        inputs[lane[:, None], places], lengths, batch_first=True, enforce_sorted=False
     )
     carried = (~runs.fresh).to(device)[:, None]
     before = tuple(state[:, lane] * carried for state in states)
-    found, after = cells(packed, _as_torch(before))
-    padded, _ = pad_packed_sequence(found, batch_first=True)
-    outputs = padded.new_zeros(*entering.shape[:2], cells.hidden_size)
+    read, after = cells(packed, _as_torch(before))
+    padded, _ = pad_packed_sequence(read, batch_first=True)
+    outputs = padded.new_zeros(*inputs.shape[:2], cells.hidden_size)
     outputs[lane[:, None].expand_as(places)[inside], places[inside]] = padded[inside]
     newest = runs.last.to(device)
     kept = (
@@ -158,7 +158,7 @@ def _run_apart(cells: nn.RNNBase, entering: Tensor, states: States, runs: _Runs)
 
 
 def _as_torch(states: States) -> Tensor | States:
-    """An LSTM wants its two states in a tuple, the others their one without; each in one piece."""
+    """As torch wants states: a tuple for an LSTM, a tensor for the others; contiguous."""
     whole = tuple(state.contiguous() for state in states)
     return whole if len(whole) > 1 else whole[0]
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.dropout import Dropout
+from segue.nn.engine import Engine, no_int8
 from segue.nn.layout import HOST, checked_layout
 from segue.nn.recurrent import STATES, build_cells, run
 from segue.nn.vocab import Vocabulary, source_vocabulary
@@ -22,7 +23,7 @@ from segue.nn.vocab import Vocabulary, source_vocabulary
 
 @dataclass(frozen=True, eq=False)
 class RecurrentMemory:
-    """The decoder's state, and what it may look at of the source."""
+    """The decoder's state, and the encoder's outputs that it may attend to."""
 
     state: tuple[Tensor, ...]  # (N, B, C) each: one, or hidden and cell of an LSTM
     source: Tensor  # (B, S, C): what the encoder gave out, zero in padding
@@ -52,7 +53,7 @@ class RecurrentMemory:
 
 
 class RecurrentSeq2Seq(nn.Module):
-    """Without attention, the encoder's last state begins the decoder's and enters it at every step, and is all."""
+    """Without attention, the decoder starts from the encoder's last state and also gets it as input at every step."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig) -> None:
         super().__init__()
@@ -60,9 +61,9 @@ class RecurrentSeq2Seq(nn.Module):
         self.vocabulary = Vocabulary(config, bias=False)
         if config.source_vocab:
             self.source_vocabulary = source_vocabulary(config)
-        width, entering = config.width, config.width if config.attention else 2 * config.width
+        width, inputs = config.width, config.width if config.attention else 2 * config.width
         self.encoder = build_cells(config.cell, width, width, config.layers, config.dropout)
-        self.decoder = build_cells(config.cell, entering, width, config.layers, config.dropout)
+        self.decoder = build_cells(config.cell, inputs, width, config.layers, config.dropout)
         if config.attention:
             self.asking = nn.Linear(width, width, bias=False)
             self.mixing = nn.Linear(2 * width, width, bias=False)
@@ -93,12 +94,12 @@ class RecurrentSeq2Seq(nn.Module):
                 f"the memory has {memory.lanes} sentences and the target {len(target)}; "
                 "start as many as you read, or use memory.select()"
             )
-        entering = self.dropout(self.vocabulary.embed(target))
+        inputs = self.dropout(self.vocabulary.embed(target))
         if not self.config.attention:
             newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
             context = memory.source[torch.arange(len(target), device=target.device), newest]
-            entering = torch.cat([entering, context[:, None].expand_as(entering)], dim=-1)
-        hidden, state = run(self.decoder, entering, memory.state, layout)
+            inputs = torch.cat([inputs, context[:, None].expand_as(inputs)], dim=-1)
+        hidden, state = run(self.decoder, inputs, memory.state, layout)
         if self.config.attention:
             hidden = self.mixing(torch.cat([hidden, self._gathered(hidden, memory)], dim=-1)).tanh()
         hidden = self.dropout(hidden)
@@ -107,7 +108,7 @@ class RecurrentSeq2Seq(nn.Module):
         return hidden, replace(memory, state=state, seen=memory.seen + layout.counts)
 
     def _gathered(self, hidden: Tensor, memory: RecurrentMemory) -> Tensor:
-        """(B, T, C) What each step gathers from the source."""
+        """(B, T, C) The context vector of each step: attention to the source."""
         scores = self.asking(hidden) @ memory.source.mT
         whole = memory.padded.all(
             dim=1, keepdim=True
@@ -115,6 +116,12 @@ class RecurrentSeq2Seq(nn.Module):
         scores = scores.masked_fill((memory.padded & ~whole)[:, None], float("-inf"))
         gathered: Tensor = scores.softmax(dim=-1) @ memory.source
         return gathered
+
+    def frozen(self, *, int8: bool = False) -> "Engine[RecurrentSeq2Seq]":
+        """The engine that reads with these weights. While it is in use they must not change."""
+        if int8:
+            raise no_int8(self)
+        return Engine(self)
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T) The surprise of each target, in nats, unreduced."""

@@ -1,4 +1,4 @@
-"""Room for what is computed and forgotten. On a CPU, fresh memory costs more than what is put there."""
+"""Scratch tensors, kept for the next call. On a CPU, fresh memory costs more than the numbers that are put there."""
 
 import math
 import threading
@@ -6,17 +6,17 @@ import threading
 import torch
 from torch import Tensor
 
-KEPT = threading.local()
-"""Each thread's own."""
+BUFFERS = threading.local()
+"""Each thread has its own."""
 
 
 def scratch(use: str, *shape: int, like: Tensor) -> Tensor:
-    """Unwritten, and written over at the next call: for what does not outlive this one."""
-    if like.device.type != "cpu":  # the allocators of GPUs keep theirs
+    """An uninitialised tensor, valid until the next call for the same use in this thread."""
+    if like.device.type != "cpu":  # the allocators of GPUs keep memory themselves
         return like.new_empty(shape)
-    rooms: dict[tuple[str, torch.dtype], Tensor] = KEPT.__dict__.setdefault("rooms", {})
+    buffers: dict[tuple[str, torch.dtype], Tensor] = BUFFERS.__dict__.setdefault("buffers", {})
     size, key = math.prod(shape), (use, like.dtype)
-    if key not in rooms or rooms[key].numel() < size:
-        with torch.inference_mode(False):  # whose tensors could be written to in that mode alone
-            rooms[key] = torch.empty(size, dtype=like.dtype)
-    return rooms[key][:size].view(shape)
+    if key not in buffers or buffers[key].numel() < size:
+        with torch.inference_mode(False):  # else the tensor could be written to in that mode alone
+            buffers[key] = torch.empty(size, dtype=like.dtype)
+    return buffers[key][:size].view(shape)

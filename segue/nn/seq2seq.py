@@ -15,18 +15,20 @@ from torch import Tensor, nn
 
 from segue.config import Reach, Seq2SeqConfig
 from segue.errors import InputError
+from segue.nn.attention import Attention
 from segue.nn.block import Block, Source
 from segue.nn.dropout import Dropout
+from segue.nn.engine import Engine, no_int8
+from segue.nn.kv_memory import KVMemory, empty_memory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.mask import AttentionMask, causal_mask
-from segue.nn.memory import KVMemory
 from segue.nn.positions import RelativeKeys, XLPositions, interleaved_sinusoids
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
 
 @dataclass(frozen=True, eq=False)
 class TranslationMemory:
-    """What a decoder carries along: its source, as keys and values of each layer, and its own past."""
+    """The memory of a decoder: keys and values of its source for each layer, and its own KV cache."""
 
     sources: tuple[Source, ...]
     past: KVMemory
@@ -59,7 +61,7 @@ def _selected(source: Source, index: Tensor) -> Source:
 
 
 class Seq2Seq(nn.Module):
-    """Of "Attention Is All You Need": an encoder that sees all of the source, a decoder that sees it and its past."""
+    """The encoder-decoder of "Attention Is All You Need"."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
@@ -71,16 +73,16 @@ class Seq2Seq(nn.Module):
             self.relative = XLPositions(config, config.encoder_layers, 1)
         self.encoder = nn.ModuleList(Block(config, bias=True) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(
-            Block(config, bias=True, crossing=True) for _ in range(config.decoder_layers)
+            Block(config, bias=True, cross=Attention(config, bias=True)) for _ in range(config.decoder_layers)
         )
-        if config.norm == "pre":  # without one, what leaves the last layer was never normed
+        if config.norm == "pre":  # without it, the output of the last layer would not be normed
             self.encoder_norm = nn.LayerNorm(config.width)
             self.decoder_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
         _initialise(self)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, AttentionMask]:
-        """(S, B, C) What the encoder makes of sources (B, S), zero in padding; and which of it may be seen."""
+        """(S, B, C) The encoder's output for sources (B, S), zero in padding; and its attention mask."""
         layout = checked_layout(source, None, lengths)
         mask = _whole(layout, source.device)
         vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
@@ -107,10 +109,8 @@ class Seq2Seq(nn.Module):
         for block in self.decoder:
             assert isinstance(block, Block)
             sources.append(Source(block.project_source(hidden), mask))
-        config, lanes = self.config, len(source)
-        empty = hidden.new_zeros(lanes, 0, 2, config.heads, config.head_width)
-        nothing = torch.zeros(lanes, dtype=torch.int64, device=HOST)
-        past = KVMemory((empty,) * config.decoder_layers, nothing, nothing, Reach(memory=2**31))
+        config, row = self.config, (self.config.heads, self.config.head_width)
+        past = empty_memory(hidden, config.decoder_layers, row, len(source), Reach(memory=2**31))
         return TranslationMemory(tuple(sources), past)
 
     def forward(
@@ -123,20 +123,26 @@ class Seq2Seq(nn.Module):
                 f"the memory has {memory.lanes} sentences and the target {len(target)}; "
                 "start as many as you read, or use memory.select()"
             )
-        past = memory.past.with_room(layout.size)
+        past = memory.past.merged().with_slots(layout.size)
         places = positions(layout, past.seen).T.to(target.device)
         hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
         mask = causal_mask(layout, past.size, past.lengths, None, target.device)
-        rooms = past.rooms(layout.size)
-        for block, room, source in zip(self.decoder, rooms, memory.sources, strict=True):
+        slots = past.slots(layout.size)
+        for block, slot, source in zip(self.decoder, slots, memory.sources, strict=True):
             asked = replace(source.mask, size=layout.size)
-            hidden = block(hidden, room, None, mask, Source(source.keys_values, _broadcast(asked)))
+            hidden = block(hidden, slot, None, mask, Source(source.keys_values, _broadcast(asked)))
         if self.config.norm == "pre":
             hidden = self.decoder_norm(hidden)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
         return hidden, replace(memory, past=past.extended(layout))
+
+    def frozen(self, *, int8: bool = False) -> "Engine[Seq2Seq]":
+        """The engine that reads with these weights. While it is in use they must not change."""
+        if int8:
+            raise no_int8(self)
+        return Engine(self)
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T) The surprise of each target, in nats, unreduced."""
@@ -151,7 +157,7 @@ class Seq2Seq(nn.Module):
 
 
 def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:
-    """Every token of a source sees every other, but no padding. One without tokens sees its padding, which is zero."""
+    """Every token of a source attends to all but padding. An empty source attends to its padding, which is zero."""
     padding = None
     if layout.padded is not None and layout.padded.any():
         empty = layout.counts == 0
@@ -160,7 +166,7 @@ def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:
 
 
 def _broadcast(mask: AttentionMask) -> AttentionMask:
-    """The same padding for every query."""
+    """The same padding mask for every query."""
     if mask.padding is None:
         return mask
     return replace(mask, padding=mask.padding[:, :, :1].expand(-1, -1, mask.size, -1))
@@ -168,7 +174,7 @@ def _broadcast(mask: AttentionMask) -> AttentionMask:
 
 @torch.no_grad()
 def _initialise(model: Seq2Seq) -> None:
-    """Matrices as Glorot has them, embeddings so that sqrt(C) times them is of size 1, norms 1, the rest 0."""
+    """Matrices by Glorot, embeddings with standard deviation 1 / sqrt(C), norms 1, the rest 0."""
     for name, weight in model.named_parameters():
         if "tables" in name:
             nn.init.normal_(weight, 0.0, model.config.width**-0.5)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def smoothed_nats(logprobs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """(R,) What rows of log-probabilities (R, V) cost against targets (R,) that are not wholly believed.
+    """(R,) The cross-entropy of log-probabilities (R, V) against smoothed targets (R,).
 
     Torch's own spreads ε over all V tokens, the right one included: another formula.
     """
@@ -18,6 +18,6 @@ def smoothed_nats(logprobs: Tensor, targets: Tensor, smoothing: float) -> Tensor
 
 
 def least_nats(smoothing: float, vocabulary: int) -> float:
-    """What a model that knows everything would still pay: the entropy of the smoothed target."""
+    """The least possible cross-entropy: the entropy of the smoothed target."""
     spread = torch.tensor([1 - smoothing, smoothing / (vocabulary - 1)], dtype=torch.float64)
     return float(-(torch.special.xlogy(spread, spread) * torch.tensor([1, vocabulary - 1])).sum())

@@ -1,4 +1,4 @@
-"""The vocabulary ends: tokens to vectors, and vectors to the nats of each token.
+"""Embedding and output layer: tokens to vectors, and vectors to the cross-entropy of each token, in nats.
 
 A plain vocabulary is an adaptive one with a single cluster. With more, the head decides between its own tokens and
 the tails, and each tail between its tokens: p(token) = p(tail | head) p(token | tail).
@@ -20,14 +20,14 @@ from segue.nn.scratch import scratch
 from segue.nn.smoothing import smoothed_nats
 
 LOGITS_AT_ONCE = 2**20
-"""Logits that are held at once when nats are computed: so few stay in a CPU's cache."""
+"""Logits that are held at once when the cross-entropy is computed: so few that they stay in a CPU's cache."""
 
 MIN_ROWS = 64
-"""Rows that are multiplied together even if their logits are more: for fewer, reading the table is too much work."""
+"""Rows per product at least, even if their logits are more: for fewer, reading the table takes too long."""
 
 
 class Vocabulary(nn.Module):
-    """Both ends in one module, so that a tied weight is simply one weight."""
+    """Embedding and output layer in one module, so that a tied weight is simply one weight."""
 
     def __init__(self, config: VocabularyConfig, *, bias: bool = True) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Vocabulary(nn.Module):
             )
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(…) The surprise of each target, -log p, in the order of the tokens."""
+        """(…) The cross-entropy of each target, -log p, in the order of the tokens."""
         if hidden.shape[:-1] != targets.shape:
             raise InputError(
                 f"hidden states {tuple(hidden.shape)} want targets {tuple(hidden.shape[:-1])}; "
@@ -90,7 +90,7 @@ class Vocabulary(nn.Module):
             raise
 
     def smoothed_nats(self, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """(…) The cost of each target if it is believed by 1 - ε only, and every other token by ε / (V - 1)."""
+        """(…) The cross-entropy with label smoothing: 1 - ε on the target, ε / (V - 1) on every other token."""
         if self.config.clusters > 1:
             return smoothed_nats(self.logprobs(hidden), targets, smoothing)
         # The sum of log p over all tokens is (sum of logits) - V logsumexp; that of logits, rows · (sum of the table).
@@ -103,7 +103,7 @@ class Vocabulary(nn.Module):
         return (1 - smoothing) * plain - smoothing / (len(table) - 1) * others
 
     def _nats(self, rows: Tensor, wanted: Tensor) -> Tensor:
-        """(R,) A token of a tail costs the choice of its tail, and the choice within it."""
+        """(R,) The cross-entropy of a token in a tail is that of the tail plus that of the token within it."""
         edges = self.config.edges
         head = wanted
         for cluster in range(1, self.config.clusters):
@@ -188,13 +188,13 @@ def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tenso
 
 
 class _ChunkedNats(torch.autograd.Function):
-    """`linear_nats` a few rows at a time. The backward pass computes each chunk's logits again: none are kept."""
+    """`linear_nats` in chunks of rows. The backward pass recomputes each chunk's logits: none are saved."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         kind = torch.promote_types(rows.dtype, torch.float32)
         nats = torch.empty(len(rows), dtype=kind, device=rows.device)
-        whole = torch.empty_like(nats)  # the logarithm of what the exponentials add up to
+        whole = torch.empty_like(nats)  # logsumexp of the logits
         for few in _chunks(len(rows), len(table)):
             logits, chosen = _logits(rows[few], table, bias), targets[few, None]
             right = logits.gather(1, chosen)
@@ -221,14 +221,14 @@ class _ChunkedNats(torch.autograd.Function):
 
 
 def _logits(rows: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-    """(R, V) In float32 at least; written over by the next call."""
+    """(R, V) In float32 at least; valid until the next call."""
     kind = torch.promote_types(rows.dtype, torch.float32)
     if kind != rows.dtype:
         return F.linear(rows, table, bias).to(kind)
-    room = scratch("logits", len(rows), len(table), like=rows)
+    logits = scratch("logits", len(rows), len(table), like=rows)
     if bias is None:
-        return torch.mm(rows, table.T, out=room)
-    return torch.addmm(bias, rows, table.T, out=room)
+        return torch.mm(rows, table.T, out=logits)
+    return torch.addmm(bias, rows, table.T, out=logits)
 
 
 def _chunks(rows: int, columns: int) -> list[slice]:

@@ -91,7 +91,7 @@ def _check_language(recipe: Recipe, corpus: Corpus) -> None:
         corpus.stream("valid")
     if not isinstance(model, XLConfig):
         return
-    limited = model.encoding in ("learned", "per-layer")
+    limited = model.position_encoding.rows == "max_positions"
     if limited and (train.positions == "onward" or train.segment > model.max_positions):
         raise TrainingError(
             f"encoding {model.encoding!r} has {model.max_positions} positions and training never stops counting; "

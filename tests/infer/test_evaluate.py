@@ -66,10 +66,10 @@ def test_several_segments_at_once_change_nothing_where_seams_do_not_show(data: s
     reach = Reach(memory=data.draw(st.integers(span - 1, 8)), span=span, initial=initial)
     reading = Reading(segment=data.draw(st.integers(1, 7)), reach=reach)
     model, stream, found = build(config), some_stream(40, starts), []
-    for at_once in (1, 16):  # fewer than a segment: one by one
+    for chunk in (1, 16):  # fewer than a segment: one by one
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("segue.config.AT_ONCE", at_once)
-            assert reading.at_once == max(1, at_once // reading.segment) * reading.segment
+            patch.setattr("segue.config.CHUNK_TOKENS", chunk)
+            assert reading.chunk == max(1, chunk // reading.segment) * reading.segment
             found.append(evaluate(model, stream, reading).nats)
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
@@ -80,7 +80,7 @@ def test_where_seams_show_segments_are_read_one_by_one() -> None:
         Reach(memory=3, span=5),
         Reach(memory=0, span=1, positions="restart"),
     ):
-        assert Reading(segment=4, reach=reach).at_once == 4
+        assert Reading(segment=4, reach=reach).chunk == 4
 
 
 @given(st.data())

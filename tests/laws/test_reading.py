@@ -1,5 +1,8 @@
 """The laws of reading: where seams, documents and padding fall makes no difference to what a token sees."""
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,16 +12,19 @@ from torch.testing import assert_close
 from segue.config import Reach, XLConfig
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
-from support import build, cuts, read_in_pieces, shapes, some_tokens, whole_reaches
+from support import ENGINES, build, cuts, engine_of, read_in_pieces, shapes, some_tokens, whole_reaches
 
 LENGTH = 14
 
+ENGINE = pytest.mark.parametrize("engine", ENGINES)
 
+
+@ENGINE
 @given(st.data())
-def test_where_the_seams_fall_makes_no_difference(data: st.DataObject) -> None:
+def test_where_the_seams_fall_makes_no_difference(engine: str, data: st.DataObject) -> None:
     config = data.draw(shapes())
     reach = data.draw(whole_reaches(config, LENGTH))
-    model, tokens = build(config), some_tokens(2, LENGTH)
+    model, tokens = engine_of(engine, build(config)), some_tokens(2, LENGTH)
     begin = model.start(lanes=2, reach=reach)
     whole, after_whole = model(tokens, begin)
     pieces, after_pieces = read_in_pieces(model, tokens, begin, data.draw(cuts(LENGTH)))
@@ -27,22 +33,24 @@ def test_where_the_seams_fall_makes_no_difference(data: st.DataObject) -> None:
     assert after_pieces.seen.tolist() == [LENGTH] * 2
 
 
+@ENGINE
 @given(st.data())
-def test_one_token_at_a_time_equals_one_segment_at_once(data: st.DataObject) -> None:
+def test_one_token_at_a_time_equals_one_segment_at_once(engine: str, data: st.DataObject) -> None:
     config = data.draw(shapes())
     reach = data.draw(whole_reaches(config, LENGTH))
-    model, tokens = build(config), some_tokens(2, LENGTH)
+    model, tokens = engine_of(engine, build(config)), some_tokens(2, LENGTH)
     memory = model.start(lanes=2, reach=reach)
     whole, _ = model(tokens, memory)
     singly, _ = read_in_pieces(model, tokens, memory, range(1, LENGTH))
     assert_close(singly, whole)
 
 
+@ENGINE
 @given(st.data())
-def test_a_later_token_never_changes_an_earlier_output(data: st.DataObject) -> None:
+def test_a_later_token_never_changes_an_earlier_output(engine: str, data: st.DataObject) -> None:
     config = data.draw(shapes())
     reach = data.draw(whole_reaches(config, LENGTH))
-    model, tokens = build(config), some_tokens(1, LENGTH)
+    model, tokens = engine_of(engine, build(config)), some_tokens(1, LENGTH)
     memory = model.start(reach=reach)
     change = data.draw(st.integers(1, LENGTH - 1))
     other = tokens.clone()
@@ -62,22 +70,22 @@ def test_memory_as_keys_and_values_reads_the_same(data: st.DataObject) -> None:
     places = data.draw(cuts(LENGTH))
     states: Memory = model.start(lanes=2, reach=reach)
     switch = data.draw(st.integers(0, len(places)))  # where the reader begins to remember keys and values
-    projected = model.projected(states)
+    frozen = model.frozen()
+    projected = frozen.project(states)
     for number, piece in enumerate(torch.tensor_split(tokens, places, dim=1)):
-        projected = model.projected(states) if number == switch else projected
+        projected = frozen.project(states) if number == switch else projected
         expected, states = model(piece, states)
-        hidden, projected = model(piece, projected)
+        hidden, projected = frozen(piece, projected)
         assert_close(hidden, expected)
-        assert_close(model.projected(states).rows, projected.rows)
+        assert_close(frozen.project(states).rows, projected.rows)
 
 
+@ENGINE
 @given(st.data())
-def test_a_memory_is_a_value(data: st.DataObject) -> None:
+def test_a_memory_is_a_value(engine: str, data: st.DataObject) -> None:
     config = data.draw(shapes())
-    model, tokens = build(config), some_tokens(2, LENGTH)
+    model, tokens = engine_of(engine, build(config)), some_tokens(2, LENGTH)
     begin: Memory = model.start(lanes=2, reach=Reach(memory=data.draw(st.integers(0, LENGTH))))
-    if data.draw(st.booleans()):
-        begin = model.projected(begin)
     _, memory = model(tokens[:, :6], begin)
     before = [row.clone() for row in memory.rows]
     first, child = model(tokens[:, 6:9], memory)
@@ -116,8 +124,9 @@ def documents(draw: st.DrawFn) -> list[list[int]]:
     return draw(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=3))
 
 
+@ENGINE
 @given(st.data())
-def test_documents_padding_and_seams_anywhere_in_any_lane(data: st.DataObject) -> None:
+def test_documents_padding_and_seams_anywhere_in_any_lane(engine: str, data: st.DataObject) -> None:
     """Every document reads as if it were alone, however lanes are cut, padded and run on."""
     config = data.draw(shapes())
     lanes = data.draw(documents())
@@ -129,16 +138,14 @@ def test_documents_padding_and_seams_anywhere_in_any_lane(data: st.DataObject) -
         torch.cat([read_alone(model, part, reach) for part in row[: sum(lengths)].split(lengths)])
         for row, lengths in zip(tokens, lanes, strict=True)
     ]
-    memory: Memory = model.start(lanes=len(lanes), reach=reach)
-    if data.draw(st.booleans()):
-        memory = model.projected(memory)
-    read = _read_ragged(data, model, tokens, lanes, memory)
+    reader = engine_of(engine, model)
+    read = _read_ragged(data, reader, tokens, lanes, reader.start(lanes=len(lanes), reach=reach))
     for found, wanted in zip(read, expected, strict=True):
         assert_close(found, wanted)
 
 
 def _read_ragged(
-    data: st.DataObject, model: TransformerXL, tokens: Tensor, lanes: list[list[int]], memory: Memory
+    data: st.DataObject, model: Any, tokens: Tensor, lanes: list[list[int]], memory: Memory
 ) -> list[Tensor]:
     """Read every lane to its end, a different number of tokens from each lane at each call."""
     starts = [_start_places(lengths) for lengths in lanes]
@@ -182,14 +189,13 @@ def _start_places(lengths: list[int]) -> set[int]:
     return places
 
 
+@ENGINE
 @given(st.data())
-def test_a_memory_of_zeros_begins_anew_at_a_segments_edge(data: st.DataObject) -> None:
+def test_a_memory_of_zeros_begins_anew_at_a_segments_edge(engine: str, data: st.DataObject) -> None:
     config = data.draw(shapes())
     reach = Reach(memory=data.draw(st.integers(0, 6)), initial="zeros")
-    model, tokens = build(config), some_tokens(2, 8)
+    model, tokens = engine_of(engine, build(config)), some_tokens(2, 8)
     begin: Memory = model.start(lanes=2, reach=reach)
-    if data.draw(st.booleans()):
-        begin = model.projected(begin)
     _, memory = model(tokens[:, :5], begin)
     starts = torch.tensor([[False] * 3, [True, False, False]])
     hidden, after = model(tokens[:, 5:], memory, starts=starts)
@@ -199,11 +205,12 @@ def test_a_memory_of_zeros_begins_anew_at_a_segments_edge(data: st.DataObject) -
     assert after.seen.tolist() == [8, 3]
 
 
+@ENGINE
 @given(st.data())
-def test_segment_memory_and_span_may_change_between_calls(data: st.DataObject) -> None:
+def test_segment_memory_and_span_may_change_between_calls(engine: str, data: st.DataObject) -> None:
     """What was forgotten aside, a resized memory reads like one that had this reach from the beginning."""
     config: XLConfig = data.draw(shapes())
-    model, tokens = build(config), some_tokens(1, LENGTH)
+    model, tokens = engine_of(engine, build(config)), some_tokens(1, LENGTH)
     size = data.draw(st.integers(0, 8))
     _, wide = model(tokens[:, :8], model.start(reach=Reach(memory=8)))
     _, narrow = model(tokens[:, :8], model.start(reach=Reach(memory=size)))

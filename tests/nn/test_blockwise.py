@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from segue.config import Reach
 from segue.nn import blockwise, scratch
-from segue.nn.attention import Attention
+from segue.nn.attention import Attention, textbook, textbook_by_blocks
 from segue.nn.footprint import Largest
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import RelativeKeys
@@ -79,7 +79,7 @@ def test_it_equals_the_textbook(data: st.DataObject) -> None:
             out = attention(hidden, keys_values, relative, seen)
         else:
             query = attention.query(hidden).unflatten(-1, (2, -1))
-            out = attention.out(attention.textbook(query, keys_values, relative, seen).flatten(2))
+            out = attention.out(textbook(query, keys_values, relative, seen, attention.scale).flatten(2))
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out)
         return out, torch.autograd.grad((out * weight).sum(), given, materialize_grads=True)
 
@@ -122,8 +122,8 @@ def test_a_few_at_a_time_the_textbook_gives_the_same() -> None:
         seen = AttentionMask(3, 8, span, documents)
         relative = RelativeKeys(random(9, 2, 4), random(2, 4), random(2, 4), random(9, 2))
         query, keys_values = random(8, 2, 2, 4), random(2, 11, 2, 2, 4)
-        few = attention._in_windows(query, keys_values, relative, seen)
-        assert_close(few, attention.textbook(query, keys_values, relative, seen))
+        few = textbook_by_blocks(query, keys_values, relative, seen, attention.scale)
+        assert_close(few, textbook(query, keys_values, relative, seen, attention.scale))
 
 
 def test_dropping_weights_goes_by_the_textbook() -> None:

@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from segue.config import Reach, RecurrentConfig
 from segue.errors import InputError
-from segue.nn.int8 import STEPS, Int8Linear, in_int8
+from segue.nn.frozen import FrozenXL
+from segue.nn.int8 import STEPS, Int8Linear
 from segue.nn.memory import Memory
 from segue.nn.recurrent import RecurrentModel
 from segue.nn.xl import TransformerXL
@@ -74,15 +75,14 @@ def test_nothing_stays_nothing() -> None:
     assert Int8Linear(exact)(torch.zeros(0, 8)).shape == (0, 3)
 
 
-def start(model: TransformerXL, lanes: int, data: st.DataObject) -> Memory:
-    memory = model.start(lanes=lanes, reach=Reach(memory=data.draw(st.integers(0, LENGTH))))
-    return model.projected(memory) if data.draw(st.booleans()) else memory
+def start(engine: FrozenXL, lanes: int, data: st.DataObject) -> Memory:
+    return engine.start(lanes=lanes, reach=Reach(memory=data.draw(st.integers(0, LENGTH))))
 
 
 @given(st.data())
 @torch.no_grad()
 def test_a_later_token_never_changes_an_earlier_output(data: st.DataObject) -> None:
-    model, tokens = in_int8(build(data.draw(shapes())).float()), some_tokens(2, LENGTH)
+    model, tokens = build(data.draw(shapes())).float().frozen(int8=True), some_tokens(2, LENGTH)
     memory, change = start(model, 2, data), data.draw(st.integers(1, LENGTH - 1))
     other = tokens.clone()
     other[:, change:] = (other[:, change:] + 1) % model.config.vocab
@@ -94,7 +94,7 @@ def test_a_later_token_never_changes_an_earlier_output(data: st.DataObject) -> N
 @given(st.data())
 @torch.no_grad()
 def test_lanes_and_padding_never_change_a_lane(data: st.DataObject) -> None:
-    model, tokens = in_int8(build(data.draw(shapes())).float()), some_tokens(3, LENGTH)
+    model, tokens = build(data.draw(shapes())).float().frozen(int8=True), some_tokens(3, LENGTH)
     memory, length = start(model, 3, data), data.draw(st.integers(1, LENGTH))
     lengths = torch.tensor([LENGTH, length, LENGTH])
     other = some_tokens(3, LENGTH, seed=1)
@@ -110,12 +110,11 @@ def test_lanes_and_padding_never_change_a_lane(data: st.DataObject) -> None:
 @torch.no_grad()
 def test_where_the_seams_fall_makes_no_difference(norm: str) -> None:
     """But for float32's own: where a sum of floats ends in another bit, a number may be rounded to the next step."""
-    exact, rounded = model(norm), in_int8(model(norm))
+    exact, rounded = model(norm).frozen(), model(norm).frozen(int8=True)
     tokens, reach = some_tokens(2, 40), Reach(memory=40)
 
-    def read(model: TransformerXL, cuts: list[int]) -> Tensor:
-        memory = model.projected(model.start(lanes=2, reach=reach))
-        return read_in_pieces(model, tokens, memory, cuts)[0]
+    def read(engine: FrozenXL, cuts: list[int]) -> Tensor:
+        return read_in_pieces(engine, tokens, engine.start(lanes=2, reach=reach), cuts)[0]
 
     whole = read(rounded, [])
     lost = (whole - read(exact, [])).square().mean().sqrt()
@@ -128,10 +127,10 @@ def test_where_the_seams_fall_makes_no_difference(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @torch.no_grad()
 def test_it_reads_nearly_the_same_by_steps_and_by_segments(norm: str) -> None:
-    exact, rounded = model(norm), in_int8(model(norm))
+    exact, rounded = model(norm).frozen(), model(norm).frozen(int8=True)
     tokens, reach = some_tokens(2, 40), Reach(memory=16, span=16)
     wanted, _ = exact(tokens, exact.start(lanes=2, reach=reach))
-    memory = rounded.projected(rounded.start(lanes=2, reach=reach))
+    memory = rounded.start(lanes=2, reach=reach)
     at_once, _ = rounded(tokens, memory)
     assert_close(at_once, wanted, rtol=0, atol=0.2 * float(wanted.std()))
     assert not torch.equal(at_once, wanted)
@@ -144,6 +143,6 @@ def test_it_reads_nearly_the_same_by_steps_and_by_segments(norm: str) -> None:
 
 def test_what_cannot_be_rounded_is_refused() -> None:
     with pytest.raises(InputError, match="int8 is for float32 models on a CPU; this one is torch.float64"):
-        in_int8(model().double())
+        model().double().frozen(int8=True)
     with pytest.raises(InputError, match="int8 is for Transformers"):
-        in_int8(RecurrentModel(RecurrentConfig(vocab=9, width=8)))
+        RecurrentModel(RecurrentConfig(vocab=9, width=8)).frozen(int8=True)

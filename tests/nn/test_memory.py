@@ -15,37 +15,37 @@ from torch.utils import _pytree as pytree
 
 from segue.config import Reach
 from segue.errors import InputError
-from segue.nn import memory as memory_module
-from segue.nn.memory import KVBuffer, KVMemory, Memory, StateMemory, last
+from segue.nn import kv_memory
+from segue.nn.kv_memory import KVBuffer, KVMemory
+from segue.nn.memory import Memory, StateMemory, last
 from segue.nn.xl import TransformerXL
-from support import build, shape, some_tokens
+from support import ENGINES, build, engine_of, shape, some_tokens
 from threads import stress
 
 REACH = Reach(memory=6)
 
 
-def read(model: TransformerXL, kind: str, lanes: int, lengths: list[int], seed: int = 0) -> Memory:
+def read(model: Any, lanes: int, lengths: list[int], seed: int = 0) -> Memory:
     memory: Memory = model.start(lanes=lanes, reach=REACH)
-    memory = model.projected(memory) if kind == "projected" else memory
     _, after = model(some_tokens(lanes, 5, seed), memory, lengths=torch.tensor(lengths))
-    assert isinstance(after, KVMemory if kind == "projected" else StateMemory)
+    assert isinstance(after, StateMemory if isinstance(model, TransformerXL) else KVMemory)
     return after
 
 
-@pytest.fixture(params=["states", "projected"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=ENGINES)
+def model(request: pytest.FixtureRequest) -> Any:
+    """A model whose memory is hidden states, or an engine whose memory is keys and values."""
+    return engine_of(request.param, build(shape()))
 
 
-def test_it_tells_what_it_holds(kind: str) -> None:
-    memory = read(build(shape()), kind, 2, [3, 5])
+def test_it_tells_what_it_holds(model: Any) -> None:
+    memory = read(model, 2, [3, 5])
     assert (memory.lanes, memory.lengths.tolist(), memory.seen.tolist()) == (2, [3, 5], [3, 5])
     assert memory.reach == REACH
 
 
-def test_selected_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
-    model = build(shape())
-    memory, more = read(model, kind, 3, [3, 5, 0]), some_tokens(3, 4, seed=1)
+def test_selected_lanes_read_on_like_the_ones_they_were(model: Any) -> None:
+    memory, more = read(model, 3, [3, 5, 0]), some_tokens(3, 4, seed=1)
     expected, _ = model(more, memory)
     chosen = [1, 1, 0]
     hidden, _ = model(more[chosen], memory.select(chosen))
@@ -54,9 +54,8 @@ def test_selected_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
     assert_close(again, hidden, rtol=0, atol=0)
 
 
-def test_joined_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
-    model = build(shape())
-    first, second = read(model, kind, 1, [2]), read(model, kind, 2, [5, 4], seed=2)
+def test_joined_lanes_read_on_like_the_ones_they_were(model: Any) -> None:
+    first, second = read(model, 1, [2]), read(model, 2, [5, 4], seed=2)
     more = some_tokens(3, 4, seed=1)
     hidden, after = model(more, first.join([first, second]))
     assert_close(hidden[:1], model(more[:1], first)[0])
@@ -64,9 +63,8 @@ def test_joined_lanes_read_on_like_the_ones_they_were(kind: str) -> None:
     assert after.seen.tolist() == [6, 9, 8]
 
 
-def test_it_survives_being_taken_apart(kind: str) -> None:
-    model = build(shape())
-    memory, more = read(model, kind, 2, [3, 5]), some_tokens(2, 4, seed=1)
+def test_it_survives_being_taken_apart(model: Any) -> None:
+    memory, more = read(model, 2, [3, 5]), some_tokens(2, 4, seed=1)
     tensors = memory.tensors()
     assert all(tensor.is_contiguous() for tensor in tensors.values())
     rebuilt = type(memory).from_tensors(tensors, memory.reach)
@@ -77,8 +75,8 @@ def test_it_survives_being_taken_apart(kind: str) -> None:
         assert_close(model(more, other)[0], model(more, memory)[0], rtol=0, atol=0)
 
 
-def test_resized_keeps_the_newest(kind: str) -> None:
-    memory = read(build(shape()), kind, 2, [3, 5])
+def test_resized_keeps_the_newest(model: Any) -> None:
+    memory = read(model, 2, [3, 5])
     small = memory.resized(Reach(memory=2, span=3))
     assert (small.size, small.lengths.tolist(), small.seen.tolist()) == (2, [2, 2], [3, 5])
     assert small.reach.span == 3
@@ -87,24 +85,21 @@ def test_resized_keeps_the_newest(kind: str) -> None:
     assert memory.resized(Reach(memory=9)).size == 5
 
 
-def test_memory_never_exceeds_its_reach(kind: str) -> None:
-    model = build(shape())
+def test_memory_never_exceeds_its_reach(model: Any) -> None:
     memory: Memory = model.start(reach=REACH)
-    memory = model.projected(memory) if kind == "projected" else memory
     for step in range(20):
         _, memory = model(some_tokens(1, 4), memory)
         assert memory.size == min(6, 4 * (step + 1))
         held = {row.untyped_storage().data_ptr(): row.untyped_storage().nbytes() for row in memory.rows}
         needed = sum(row.numel() * 8 for row in memory.rows)
-        # A shelf has room for one segment more than is being read; states hold nothing behind them.
-        spare = 0 if kind == "states" else 2 * 4 * needed // memory.size
+        # A KV buffer has room for one segment more than is being read; states hold nothing behind them.
+        spare = 0 if isinstance(memory, StateMemory) else 2 * 4 * needed // memory.size
         assert sum(held.values()) <= needed + spare + (6 - memory.size) * needed
 
 
-def test_what_was_read_from_a_memory_never_changes_it(kind: str) -> None:
+def test_what_was_read_from_a_memory_never_changes_it(model: Any) -> None:
     """Rows of memories may lie in one storage: reading twice from a parent, then from a child, must not show it."""
-    model = build(shape())
-    parent = read(model, kind, 2, [3, 5])
+    parent = read(model, 2, [3, 5])
     first, second, third = (some_tokens(2, 2, seed) for seed in (1, 2, 3))
     before = [row.clone() for row in parent.rows]
     with torch.no_grad():
@@ -123,9 +118,9 @@ def test_what_was_read_from_a_memory_never_changes_it(kind: str) -> None:
 
 @torch.no_grad()
 def test_reading_on_writes_behind_what_is_there() -> None:
-    """While there is room on the shelf, a memory grows without being copied."""
-    model = build(shape())
-    memory: Memory = model.projected(model.start(reach=Reach(memory=40)))
+    """While there is room in the buffer, a memory grows without being copied."""
+    model = build(shape()).frozen()
+    memory: Memory = model.start(reach=Reach(memory=40))
     places = set()
     for _ in range(64):
         _, memory = model(some_tokens(1, 1), memory)
@@ -135,12 +130,13 @@ def test_reading_on_writes_behind_what_is_there() -> None:
 
 def read_on_after_inference_mode() -> None:
     model, token, more = build(shape()), some_tokens(1, 1), some_tokens(1, 2)
+    engine = model.frozen()
     with torch.inference_mode():
-        _, memory = model(more, model.projected(model.start(reach=REACH)))
-        wanted = model(token, memory)[0].tolist()
+        _, memory = engine(more, engine.start(reach=REACH))
+        wanted = engine(token, memory)[0].tolist()
     with torch.no_grad():
-        assert model(token, memory)[0].tolist() == wanted
-    model.nats(model(token, memory)[0], token).sum().backward()
+        assert engine(token, memory)[0].tolist() == wanted
+    assert engine(token, memory)[0].tolist() == wanted
     hidden, _ = model(more, model.start(reach=REACH))
     model.nats(hidden, more).sum().backward()
 
@@ -151,8 +147,8 @@ def test_what_was_read_in_inference_mode_reads_on_in_any() -> None:
         fresh.submit(read_on_after_inference_mode).result()
 
 
-def test_what_cannot_be_done_is_refused(kind: str) -> None:
-    memory = read(build(shape()), kind, 2, [3, 5])
+def test_what_cannot_be_done_is_refused(model: Any) -> None:
+    memory = read(model, 2, [3, 5])
     for wrong in ([2], [-1], [], [True, False], [0.5]):
         with pytest.raises(InputError, match="numbers of lanes between 0 and 1"):
             memory.select(wrong)
@@ -160,7 +156,8 @@ def test_what_cannot_be_done_is_refused(kind: str) -> None:
         memory.join([memory, memory.resized(Reach(memory=2))])
     with pytest.raises(InputError, match="at least one"):
         memory.join([])
-    other = read(build(shape(width=4, heads=1)), kind, 1, [3])
+    small = build(shape(width=4, heads=1))
+    other = read(small if isinstance(model, TransformerXL) else small.frozen(), 1, [3])
     with pytest.raises(InputError, match="memories of one model"):
         memory.join([memory, other])
 
@@ -175,17 +172,17 @@ def room_taken(parent: KVMemory, moment: int) -> tuple[KVMemory, KVMemory | None
 
     def watch(frame: FrameType, event: str, _: object) -> Any:
         frame.f_trace_opcodes = True
-        if frame.f_code.co_filename != memory_module.__file__:
+        if frame.f_code.co_filename != kv_memory.__file__:
             return None
         if event == "opcode" and next(passed) == moment and not KVBuffer.taking.locked():
             sys.settrace(None)
-            other.append(parent.with_room(1))
+            other.append(parent.with_slots(1))
         return watch
 
     usual = sys.gettrace()
     sys.settrace(watch)
     try:
-        first = parent.with_room(1)
+        first = parent.with_slots(1)
     finally:
         sys.settrace(usual)
     return first, other[0] if other else None
@@ -194,15 +191,15 @@ def room_taken(parent: KVMemory, moment: int) -> tuple[KVMemory, KVMemory | None
 @torch.no_grad()
 def test_readers_that_cut_in_on_each_other_never_share_room() -> None:
     """What threads may do, step by step: at any moment of taking room, another reader does so on the same memory."""
-    model, met = build(shape()), 0
-    _, begin = model(some_tokens(1, 3), model.projected(model.start(reach=REACH)))
+    engine, met = build(shape()).frozen(), 0
+    _, begin = engine(some_tokens(1, 3), engine.start(reach=REACH))
     for moment in range(150):
         parent = copy.deepcopy(begin)
         first, second = room_taken(parent, moment)
         if second is None:
             continue
         met += 1
-        assert first.buffer is not second.buffer
+        assert first.parts[0].buffer is not second.parts[0].buffer
         for taken in (first, second):
             assert_close(list(taken.rows), list(begin.rows), rtol=0, atol=0)
     assert met > 20
@@ -213,9 +210,9 @@ def test_forks_read_by_several_threads_are_those_of_one() -> None:
 
 
 @torch.no_grad()
-def test_copies_of_a_memory_read_like_it(kind: str) -> None:
-    model, more = build(shape()), some_tokens(2, 1, seed=1)
-    _, memory = model(more, read(model, kind, 2, [5, 5]))
+def test_copies_of_a_memory_read_like_it(model: Any) -> None:
+    more = some_tokens(2, 1, seed=1)
+    _, memory = model(more, read(model, 2, [5, 5]))
     wanted, _ = model(more, memory)
     for twin in (copy.copy(memory), copy.deepcopy(memory), pickle.loads(pickle.dumps(memory))):  # noqa: S301
         assert_close(model(more, twin)[0], wanted, rtol=0, atol=0)

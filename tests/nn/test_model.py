@@ -147,7 +147,7 @@ def test_bad_memories_are_refused() -> None:
         other = build(shape(**changes)).start(reach=reach)
         refuse(r"memory has 2 layers of rows \(8,\); found", model, tokens, other)
     heads = build(shape(heads=4))
-    refuse(r"rows \(2, 2, 4\)", model, tokens, heads.projected(heads.start(reach=reach)))
+    refuse("reads on with a StateMemory; found KVMemory", model, tokens, heads.frozen().start(reach=reach))
     refuse("memory is torch.float64", build(shape()).float(), tokens, model.start(reach=reach))
     zeros = model.start(reach=Reach(memory=3, initial="zeros"))
     refuse("zeros can begin at a segment's first", model, tokens, zeros, starts=torch.arange(5)[None] == 2)

@@ -1,0 +1,154 @@
+"""The engine of a Transformer-XL: weights that do not change, and all that can be prepared for reading with them.
+
+Letters: B lanes, T tokens in the segment, M rows in memory, S = M + T keys, C width, N layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from segue.config import Reach
+from segue.errors import InputError
+from segue.nn.attention import casting
+from segue.nn.block import Block
+from segue.nn.engine import Engine
+from segue.nn.frozen_layer import FrozenLayer, LanePart
+from segue.nn.int8 import check_int8
+from segue.nn.kv_memory import KVMemory
+from segue.nn.layout import HOST, SegmentLayout, checked_layout
+from segue.nn.mask import causal_mask
+from segue.nn.memory import Memory, StateMemory
+from segue.nn.positions import RelativeKeys
+
+if TYPE_CHECKING:
+    from segue.nn.xl import TransformerXL
+
+
+class FrozenXL(Engine["TransformerXL"]):
+    """Reads with keys and values in place of hidden states, and one token at a time in the fewest operations.
+
+    Many threads may read with it.
+    """
+
+    def __init__(self, model: "TransformerXL", *, int8: bool = False) -> None:
+        super().__init__(model)
+        if int8:
+            check_int8(model)
+        blocks = [block for block in self.model.blocks if isinstance(block, Block)]
+        self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
+        self._relative: dict[tuple[int, int | None], tuple[RelativeKeys | None, ...]] = {}
+        self._weights = tuple(model.parameters())
+        self._version = self._versions()
+
+    @torch.no_grad()
+    def start(self, *, lanes: int = 1, reach: Reach) -> KVMemory:
+        """The memory of lanes that have read nothing yet."""
+        return self.project(self.model.start(lanes=lanes, reach=reach))
+
+    @torch.no_grad()
+    def project(self, memory: Memory) -> KVMemory:
+        """A training memory as keys and values."""
+        if isinstance(memory, KVMemory):
+            return memory
+        assert isinstance(memory, StateMemory)
+        self._check_still()
+        states = zip(self._layers, memory.rows, strict=True)
+        rows = [layer.keys_values(rows.transpose(0, 1)).transpose(0, 2) for layer, rows in states]
+        return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach)
+
+    @torch.no_grad()
+    def __call__(
+        self, tokens: Tensor, memory: Memory, *, starts: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, KVMemory]:
+        """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with.
+
+        `starts` (B, T) marks the tokens that begin a new document: nothing before them is attended to from there on.
+        `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
+        """
+        layout = checked_layout(tokens, starts, lengths)
+        if not isinstance(memory, KVMemory):
+            raise InputError(
+                f"an engine reads on with a KVMemory; found {type(memory).__name__}: begin with its own start(), "
+                "or use project()"
+            )
+        config = self.config
+        self.model.check_memory(memory, tokens, config.layers, (2, config.heads, config.head_width))
+        self._check_still()
+        fresh, layout = self.model.new_documents(memory, layout)
+        if fresh is not None:
+            begun, empty = fresh
+            memory = memory.renewed(begun, self.project(empty.to(memory.device)))
+        if layout.size == 1 and layout.lengths is None and not casting(tokens):
+            return self._step(tokens[:, 0], memory, layout)
+        return self._segment(tokens, memory.merged().with_slots(layout.size), layout)
+
+    def _segment(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
+        """Read T tokens of each lane together."""
+        model, size = self.model, layout.size
+        positions = model.token_positions(memory, layout).T.to(tokens.device)
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), positions)
+        mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, tokens.device)
+        relative = self._relative_keys(memory.size + size, memory.reach.clamp)
+        layers = zip(self._layers, memory.slots(size), relative, strict=True)
+        for number, (layer, slots, distances) in enumerate(layers):
+            hidden = model.positions.entering(number, hidden, positions)
+            hidden = layer.read(hidden, slots.rows, distances, mask)
+        hidden = hidden.transpose(0, 1)
+        if layout.padded is not None:
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
+        return hidden, memory.extended(layout)
+
+    def _step(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
+        """Read one token of each lane (B,)."""
+        model, memory = self.model, memory.with_slots(1)
+        positions = model.token_positions(memory, layout)
+        positions = positions[:, 0].to(tokens.device) if positions.numel() else positions
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens), positions)
+        relative = self._relative_keys(memory.size + 1, memory.reach.clamp)
+        parts = list(zip(*self._parts(memory), strict=True))
+        for number, layer in enumerate(self._layers):
+            hidden = model.positions.entering(number, hidden, positions)
+            hidden = layer.step(hidden, relative[number], parts[number])
+        return hidden[:, None], memory.extended(layout)
+
+    def _parts(self, memory: KVMemory) -> list[Sequence[LanePart]]:
+        """For each part of the memory, what each layer sees of it: the keys in its span, the newest to be written."""
+        by_lane = memory.lengths.split([part.count for part in memory.parts])
+        by_part: list[Sequence[LanePart]] = []
+        for part, held in zip(memory.parts, by_lane, strict=True):
+            keys = min(part.size + 1, memory.reach.span or part.size + 1)
+            masked = None
+            if int(held.min()) + 1 < keys:
+                older = torch.arange(keys, device=HOST) < keys - 1 - held[:, None]
+                masked = older[:, None].to(memory.device)
+            layers = part.keys_values(keys, more=1)
+            by_part.append([LanePart(keys_values, masked) for keys_values in layers])
+        return by_part
+
+    def _relative_keys(self, keys: int, clamp: int | None) -> tuple[RelativeKeys | None, ...]:
+        """Each layer's relative keys for S keys or more, computed once.
+
+        As many as the next power of two: so few tables are kept, and what is read depends on no other reader.
+        """
+        rows = 1 << (keys - 1).bit_length()
+        if (rows, clamp) not in self._relative:
+            tables = self.model.relative_keys(rows, clamp)
+            self._relative[rows, clamp] = tuple(table and _by_head(table) for table in tables)
+        return self._relative[rows, clamp]
+
+    def _versions(self) -> int:
+        return sum(0 if weight.is_inference() else weight._version for weight in self._weights)
+
+    def _check_still(self) -> None:
+        if self._versions() != self._version:
+            raise InputError(
+                "the model's weights have changed since it was frozen; call model.frozen() again"
+            )
+
+
+def _by_head(relative: RelativeKeys) -> RelativeKeys:
+    """The same with each head's rows in one piece, like its keys."""
+    return replace(relative, rows=relative.rows.transpose(0, 1).contiguous().transpose(0, 1))

@@ -1,0 +1,177 @@
+"""A layer of a Transformer-XL for reading only: what `block.py` computes, without dropout, modules and gradients.
+
+A single token leaves little to compute, so its step is written with the fewest operations.
+
+Letters: B lanes, T tokens in the segment, M rows in memory, S keys, H heads, D head width, C width, R rows of relative
+keys, N = B H.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from segue.nn.attention import gather
+from segue.nn.block import Block
+from segue.nn.int8 import STEPS, Int8Linear
+from segue.nn.mask import AttentionMask
+from segue.nn.positions import RelativeKeys
+
+WEIGHTS_FIRST = 8
+"""From this many lanes on, `weights @ inputs` is faster on a CPU than `inputs @ weights`."""
+
+
+class Linear(Protocol):
+    """A linear layer: for a segment (T, B, C), and for a single token of each lane (B, C)."""
+
+    def __call__(self, inputs: Tensor) -> Tensor: ...
+
+    def step(self, inputs: Tensor) -> Tensor: ...
+
+
+class FloatLinear(NamedTuple):
+    """The weights of an nn.Linear."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.weight, self.bias)
+
+    def step(self, inputs: Tensor) -> Tensor:
+        if len(inputs) < WEIGHTS_FIRST or inputs.device.type != "cpu":
+            return F.linear(inputs, self.weight, self.bias)
+        if self.bias is None:
+            return torch.mm(self.weight, inputs.T).T.contiguous()
+        return torch.addmm(self.bias[:, None], self.weight, inputs.T).T.contiguous()
+
+
+class Norm(NamedTuple):
+    """A LayerNorm's weights."""
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return torch.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.epsilon)
+
+
+class LanePart(NamedTuple):
+    """Some lanes at a step: their keys and values (2, B, H, S, D), the newest to be written, and which are masked."""
+
+    keys_values: Tensor
+    masked: Tensor | None  # (B, 1, S)
+
+
+class FrozenLayer:
+    """One block's weights, in float32 or int8."""
+
+    def __init__(self, block: Block, *, int8: bool) -> None:
+        attention, feed_forward = block.attention, block.feed_forward
+        self.query = _linear(attention.query, int8)
+        self.key_value = _linear(attention.key_value, int8)
+        self.out = _linear(attention.out, int8)
+        self.inner = _linear(feed_forward.inner, int8)
+        self.outer = _linear(feed_forward.outer, int8, zero=0)  # nothing negative leaves the ReLU
+        self.attention_norm, self.feed_forward_norm = (
+            Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+            for norm in (block.attention_norm, block.feed_forward_norm)
+        )
+        self.heads, self.scale, self.pre = attention.heads, attention.scale, block.pre
+
+    def keys_values(self, states: Tensor) -> Tensor:
+        """(2, S, B, H, D) Keys and values of a layer's inputs (S, B, C)."""
+        normed = self.attention_norm(states) if self.pre else states
+        keys_values: Tensor = self.key_value(normed).unflatten(-1, (2, self.heads, -1)).movedim(2, 0)
+        return keys_values
+
+    def read(
+        self, hidden: Tensor, slots: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    ) -> Tensor:
+        """The layer's output for a segment (T, B, C). Its keys and values go to the last T rows of the slots."""
+        slots[:, slots.size(1) - len(hidden) :] = self.keys_values(hidden)
+        normed = self.attention_norm(hidden) if self.pre else hidden
+        query = self.query(normed).unflatten(-1, (self.heads, -1))
+        hidden = hidden + self.out(gather(query, slots, relative, mask, self.scale).flatten(2))
+        if not self.pre:
+            hidden = self.attention_norm(hidden)
+        rows = (self.feed_forward_norm(hidden) if self.pre else hidden).flatten(0, 1)
+        hidden = hidden + self.outer(self.inner(rows).relu_()).view(hidden.shape)
+        return hidden if self.pre else self.feed_forward_norm(hidden)
+
+    def step(self, hidden: Tensor, relative: RelativeKeys | None, parts: Sequence[LanePart]) -> Tensor:
+        """The layer's output for one token of each lane (B, C), whose lanes lie in several buffers."""
+        normed = self.attention_norm(hidden) if self.pre else hidden
+        lanes = len(hidden)
+        query = self.query.step(normed).view(lanes, self.heads, -1)
+        fresh = self.key_value.step(normed).view(lanes, 2, self.heads, -1).transpose(0, 1)
+        gathered = self._attended(query, fresh, relative, parts)
+        hidden = hidden + self.out.step(gathered)
+        if not self.pre:
+            hidden = self.attention_norm(hidden)
+        fed = self.inner.step(self.feed_forward_norm(hidden) if self.pre else hidden).relu_()
+        hidden = hidden + self.outer.step(fed)
+        return hidden if self.pre else self.feed_forward_norm(hidden)
+
+    def _attended(
+        self, query: Tensor, fresh: Tensor, relative: RelativeKeys | None, parts: Sequence[LanePart]
+    ) -> Tensor:
+        """(B, H D) What each lane's query (B, H, D) gathers; `fresh` (2, B, H, D) are the newest keys and values."""
+        by_distance = None
+        content = query
+        if relative is not None:
+            longest = max(part.keys_values.size(3) for part in parts)
+            by_distance, content = _by_distance(query, relative, longest), query + relative.content_bias
+        if len(parts) == 1:
+            return self._part_attended(content, fresh, by_distance, parts[0])
+        gathered, first = [], 0
+        for part in parts:
+            last = first + part.keys_values.size(1)
+            near = None if by_distance is None else by_distance[:, first:last]
+            gathered.append(self._part_attended(content[first:last], fresh[:, first:last], near, part))
+            first = last
+        return torch.cat(gathered)
+
+    def _part_attended(
+        self, query: Tensor, fresh: Tensor, by_distance: Tensor | None, part: LanePart
+    ) -> Tensor:
+        part.keys_values[..., -1, :].copy_(fresh)
+        keys, values = part.keys_values.flatten(1, 2)
+        scores = self._scores(query, keys, by_distance)
+        if part.masked is not None:
+            scores.view(len(query), self.heads, -1).masked_fill_(part.masked, float("-inf"))
+        weights = torch.softmax(scores, dim=-1)
+        return torch.bmm(weights, values).view(len(query), -1)
+
+    def _scores(self, query: Tensor, keys: Tensor, by_distance: Tensor | None) -> Tensor:
+        """(N, 1, S) For a single query, distances and keys stand in the same order: there is nothing to shift."""
+        (lanes, heads, width), count = query.shape, keys.size(1)
+        query, keys = query.reshape(lanes * heads, 1, width), keys.transpose(1, 2)
+        if by_distance is None:
+            return torch.bmm(query, keys).mul_(self.scale)
+        rows = min(count, by_distance.size(2))
+        near = by_distance[..., by_distance.size(2) - rows :]
+        if lanes == 1 and rows == count:
+            positions = near.transpose(0, 1).reshape(heads, 1, count)
+            return torch.baddbmm(positions, query, keys, beta=self.scale, alpha=self.scale)
+        scores = torch.bmm(query, keys).view(lanes, heads, count)
+        scores[..., count - rows :] += near.transpose(0, 1)
+        return scores.mul_(self.scale).view(lanes * heads, 1, count)
+
+
+def _by_distance(query: Tensor, relative: RelativeKeys, keys: int) -> Tensor:
+    """(H, B, R) The position terms (b) and (d) of the newest distances, for all lanes in one product."""
+    rows = relative.rows.transpose(0, 1)[:, -keys:]
+    by_distance = torch.bmm((query + relative.position_bias).transpose(0, 1), rows.transpose(1, 2))
+    if relative.row_bias is not None:
+        by_distance = by_distance + relative.row_bias.T[:, None, -keys:]
+    return by_distance
+
+
+def _linear(layer: nn.Linear, int8: bool, *, zero: int = STEPS) -> Linear:
+    if int8:
+        return Int8Linear(layer, zero=zero)
+    return FloatLinear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
