@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import segue
 from segue.config import Reading
 from segue.interop.huggingface import build_transfo_xl
+from segue.nn.frozen import FrozenXL
 from segue.nn.memory import Memory
 
 VOCAB = 204  # as in the published enwik8 models
@@ -96,9 +97,8 @@ def x_transformer(size: Size, rows: Rows, vocab: int = VOCAB) -> nn.Module:
     return model
 
 
-def filled(model: segue.TransformerXL, reach: segue.Reach, lanes: int, *, still: bool) -> Memory:
-    """A full memory of random text."""
-    reader: Any = model.frozen() if still else model
+def filled(reader: segue.TransformerXL | FrozenXL, reach: segue.Reach, lanes: int) -> Any:
+    """A full memory of random text, of a model in training or of an engine."""
     memory: Memory = reader.start(lanes=lanes, reach=reach)
     with torch.no_grad():
         while memory.size < reach.memory:

@@ -49,12 +49,13 @@ def measured(length: int, repeats: int) -> dict[str, object]:
     )
     assert apart < 1e-4, f"the two windows should agree; they differ by {apart}"
     reading = segue.Reading(segment=128, reach=segue.Reach(memory=length, span=length, clamp=1000))
-    held = [filled(xl, reading.reach, 1, still=True)]
+    engine = xl.frozen()
+    held = [filled(engine, reading.reach, 1)]
     tokens = some_tokens(1, reading.chunk)
 
     def read() -> None:
-        hidden, held[0] = xl(tokens, held[0])
-        xl.nats(hidden, tokens)
+        hidden, held[0] = engine(tokens, held[0])
+        engine.nats(hidden, tokens)
 
     works = {
         "textbook": lambda: nats(vanilla, textbook_window(vanilla, window), window),

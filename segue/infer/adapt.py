@@ -1,4 +1,4 @@
-"""Adaptation at test time: dynamic evaluation (the weights follow the text) and the neural cache (recent words return).
+"""Adaptation at test time: dynamic evaluation (the weights are trained on the text) and the neural cache.
 
 Letters: T tokens in the segment, N states in the cache, C width.
 """
@@ -22,9 +22,9 @@ class Dynamic(Settings):
     """Dynamic evaluation in its RMS form."""
 
     learning_rate: NonNegativeFloat = 1e-4  # η
-    decay: NonNegativeFloat = 1e-3  # λ, back to the trained weights
+    decay: NonNegativeFloat = 1e-3  # λ, pulls back to the trained weights
     epsilon: PositiveFloat = 1e-4
-    gather: PositiveInt = 200_000  # tokens of training text that the size of gradients is taken from
+    gather: PositiveInt = 200_000  # tokens of training text to estimate the gradients' mean squares from
 
 
 class Cache(Settings):
@@ -38,7 +38,7 @@ class Cache(Settings):
 def mean_squares(
     model: LanguageModel, stream: Stream, reading: Reading, tokens: int, report: Report = silent
 ) -> dict[str, Tensor]:
-    """The mean square of each weight's gradient over training text, segment by segment."""
+    """The mean square of each weight's gradient over the segments of training text."""
     total = targets_of(stream, tokens)
     squares = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
     memory: Memory = model.start(reach=reading.reach)
@@ -63,7 +63,7 @@ def evaluate_dynamic(
     limit: int | None = None,
     report: Report = silent,
 ) -> Score:
-    """Score each segment, then learn from it. The model is given back as it was. Rate 0 is static evaluation.
+    """Score each segment, then train on it. The weights are restored afterwards. Learning rate 0 is static evaluation.
 
     θ ← θ − η g / (sqrt(MS) + ε) + λ (θ0 − θ) ⊙ RMSnorm. Weights move, so memory is hidden states.
     """
@@ -97,7 +97,7 @@ def evaluate_dynamic(
 def _gradients(
     model: LanguageModel, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
 ) -> tuple[float, Memory]:
-    """The sum of nats of a segment; the gradient of their mean is left in the weights."""
+    """The summed cross-entropy of a segment, in nats; the gradient of the mean is left in the weights."""
     device = memory.rows[0].device
     model.zero_grad()
     hidden, memory = model(tokens.to(device), memory, starts=starts)
@@ -116,7 +116,7 @@ def evaluate_cached(
     limit: int | None = None,
     report: Report = silent,
 ) -> Score:
-    """P = (1 - λ) p_model + λ p_cache, where the cache speaks for the tokens that followed states like this one."""
+    """P = (1 - λ) p_model + λ p_cache; the cache predicts tokens that followed hidden states like the present one."""
     total = targets_of(stream, limit)
     engine = model.frozen()
     memory: Memory = engine.start(reach=reading.reach)
@@ -133,7 +133,7 @@ def evaluate_cached(
         mixed = torch.logaddexp(
             own + torch.log1p(own.new_tensor(-cache.weight)), recent + own.new_tensor(cache.weight).log()
         )
-        # before anything was seen the cache has no say
+        # the cache is still empty
         if done == 0:
             mixed[0] = own[0]
         nats, done = nats - mixed.double().sum().item(), done + len(own)
@@ -143,7 +143,7 @@ def evaluate_cached(
 
 
 def cache_logprobs(states: Tensor, followers: Tensor, newest: int, cache: Cache) -> Tensor:
-    """(T,) What the cache gives to the token that really followed each of the `newest` states.
+    """(T,) The cache's log-probability of the token that followed each of the `newest` states.
 
     Each sees the `size` states of (…, C) before it, whose followers (…,) are known by then.
     """

@@ -30,7 +30,7 @@ Report = Callable[[str, int, int], None]
 
 
 Read = Callable[[Segment, Memory], tuple[Tensor, Memory]]
-"""Reads a segment: the nats of its targets, and the memory to go on with."""
+"""Reads a segment: the cross-entropy of its targets in nats, and the memory to read on with."""
 
 
 def silent(task: str, done: int, total: int) -> None:
@@ -39,7 +39,7 @@ def silent(task: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Score:
-    """The sum of surprise, and over what."""
+    """The summed cross-entropy in nats, and the tokens, bytes and words that it is of."""
 
     nats: float
     tokens: int
@@ -48,7 +48,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Only of a lossless corpus: nats do not pay for text that was lost."""
+        """Of a lossless corpus only: text that the tokenizer lost costs no nats."""
         if self.bytes is None:
             raise InputError(
                 "the tokenizer of this corpus loses some of the text, so there are no bits per byte; "
@@ -71,9 +71,9 @@ class Score:
 
 
 def scored(stream: Stream, nats: float, tokens: int) -> Score:
-    """The score of the first `tokens` targets, with the bytes and words of the original text that they stand for.
+    """The score of the first `tokens` targets, with the bytes and words of the original text.
 
-    Words were counted in whole splits alone: those of a part are known only if every token is a word.
+    Words are counted for whole splits: for a part they are known only if every token is a word.
     """
     split = stream.split
     size = bytes_of(stream.tokenizer, stream.ids[1 : tokens + 1]) if stream.lossless else None
@@ -82,7 +82,7 @@ def scored(stream: Stream, nats: float, tokens: int) -> Score:
 
 
 def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = True) -> Iterator[Segment]:
-    """One lane from its beginning; all but the first of the tokens up to `limit` + 1 are targets once."""
+    """Segments of one lane. Each of the tokens 1 … `limit` is a target once."""
     edges: Iterable[int] = range(0, limit, reading.segment)
     if documents and reading.reach.initial == "zeros":  # which begins at a segment's first token only
         edges = merge(edges, map(int, stream.starts[: np.searchsorted(stream.starts, limit)]))
@@ -94,7 +94,7 @@ def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = 
 
 
 def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | None:
-    """(1, T) The documents that start here, but for the very first, which a fresh memory starts anyway."""
+    """(1, T) Where documents start, except the very first, which a fresh memory starts anyway."""
     if not documents:
         return None
     first, last = np.searchsorted(stream.starts, [max(1, begin), end])
@@ -117,10 +117,9 @@ def evaluate(
     read: Read | None = None,
     ranks: Ranks = ALONE,
 ) -> Score:
-    """Read the stream with memory, in `lanes` side by side, which changes the time it takes and nothing else.
+    """Score a stream, read with memory. `lanes` read parts of it side by side: faster, with the same result.
 
-    `read` gives the nats of a segment in place of the model, where its weights are shared out over ranks. Several
-    ranks read so many lanes each.
+    `read` replaces the model where its weights are sharded over ranks. Each of several ranks reads that many lanes.
     """
     total = targets_of(stream, limit)
     nats, done = 0.0, 0
@@ -144,7 +143,7 @@ def surprises(
     read: Read | None = None,
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
-    """The nats of the first `total` targets, some at a time, in float64; in one lane they come in order."""
+    """The cross-entropy of the first `total` targets, segment by segment, in float64; in order if there is one lane."""
     reading = reading.model_copy(update={"segment": reading.chunk})
     if read is None:
         model = model.frozen()
@@ -161,7 +160,7 @@ def surprises(
 
 
 def _surprise(model: Engine[Any], segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
-    """(B, T) The nats of a segment's targets, and the memory to go on with."""
+    """(B, T) The cross-entropy of a segment's targets, and the memory to read on with."""
     device = model.device
     hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths)
     return model.nats(hidden, segment.targets.clamp(min=0).to(device)), after
@@ -178,14 +177,14 @@ def targets_of(stream: Stream, limit: int | None) -> int:
 
 
 class _Parts(NamedTuple):
-    """A stream cut for lanes that are read side by side, some by each rank."""
+    """A stream cut into parts, one for each lane of each rank."""
 
     lanes: int
     total: int  # targets
     ranks: Ranks
 
     def begins(self, segment: int) -> tuple[np.ndarray[Any, Any], int]:
-        """(B, 1) Where this rank's parts begin, and how long each is: a multiple of the segment."""
+        """(B, 1) Where this rank's parts begin, and the length of a part: a multiple of the segment."""
         part = math.ceil(self.total / self.lanes / segment) * segment
         return np.array(self.ranks.share(self.lanes))[:, None] * part, part
 
@@ -193,7 +192,7 @@ class _Parts(NamedTuple):
 def _side_by_side(
     model: LanguageModel | Engine[Any], stream: Stream, reading: Reading, parts: _Parts, documents: bool
 ) -> Iterator[Segment]:
-    """The stream in parts, each lane first reading what lies before its part, unscored, as far as it can see back.
+    """The stream in parts. Each lane first reads the tokens before its part, unscored, as far as the model looks back.
 
     A target of -1 is not scored. Parts begin at a multiple of the segment, so that every token is read in the same
     segment as by one lane.
@@ -229,7 +228,7 @@ def evaluate_sliding(
     batch: int = 16,
     report: Report = silent,
 ) -> Score:
-    """The vanilla way: for every single target, read anew the segment before it, as far as its document goes."""
+    """Sliding-window evaluation: for every target, read again the segment before it, up to its document's start."""
     total = targets_of(stream, limit)
     nats, done = 0.0, 0
     for surprise in sliding_surprises(model, stream, reading, total, batch=batch):
@@ -242,7 +241,7 @@ def evaluate_sliding(
 def sliding_surprises(
     model: LanguageModel | Engine[Any], stream: Stream, reading: Reading, total: int, *, batch: int = 16
 ) -> Iterator[Tensor]:
-    """The nats of the first `total` targets in order, some at a time, in float64; each after a window of its own."""
+    """The cross-entropy of the first `total` targets in order, in batches, in float64; each after its own window."""
     model = model.frozen()
     device = model.device
     reach = Reach(memory=0, clamp=reading.reach.clamp, span=reading.reach.span)

@@ -1,7 +1,7 @@
-"""A model reading on: tokens go in, the distribution of the next one comes out, at constant memory for ever.
+"""A reader of streams: tokens in, the distribution of the next token out, at constant memory.
 
-A model that carries no memory (a vanilla Transformer) keeps a window of tokens instead and reads it anew; whoever
-uses a reader need not know. A reader is a value: `read` gives another one. Letters: B lanes, T tokens, V vocabulary.
+A model without memory (a vanilla Transformer) keeps a window of tokens instead and reads it again for every token. A
+reader is a value: `read` and `advance` return another one. Letters: B lanes, T tokens, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Reader:
 
     @torch.no_grad()
     def read(self, tokens: Tensor) -> "tuple[Reader, Tensor]":
-        """Read on (B, T): the reader afterwards, and the nats of each token but a stream's first, (B, T or T - 1)."""
+        """Read tokens (B, T): the new reader, and the cross-entropy of each but a stream's first, (B, T or T - 1)."""
         tokens = tokens.to(self.engine.device)
         if self.window is not None:
             return self._read_window(tokens)
@@ -55,19 +55,21 @@ class Reader:
         return replace(self, memory=memory, hidden=hidden[:, -1])
 
     def logprobs(self) -> Tensor:
-        """(B, V) Of the next token."""
+        """(B, V) Log-probabilities of the next token."""
         if self.hidden is None:
-            raise InputError("nothing was read yet, so there is nothing to go on from; feed some text first")
+            raise InputError(
+                "nothing was read yet, so there is no next token to predict; feed some text first"
+            )
         return self.engine.logprobs(self.hidden)
 
     def select(self, index: list[int]) -> "Reader":
-        """These lanes; a lane may be taken several times, to go on in several ways."""
+        """These lanes; a lane may be taken several times, to continue it in several ways."""
         hidden = None if self.hidden is None else self.hidden[index]
         window = None if self.window is None else self.window[index]
         return replace(self, memory=self.memory.select(index), hidden=hidden, window=window)
 
     def _read_window(self, tokens: Tensor) -> "tuple[Reader, Tensor]":
-        """Token by token, each seen with the window before it."""
+        """Read token by token, each with the window before it."""
         reader, surprises = self, []
         for token in tokens.split(1, dim=1):
             if reader.hidden is not None:

@@ -1,7 +1,8 @@
-"""Relative effective context length (RECL): how much context each model of a group makes use of.
+"""Relative effective context length (RECL): how much context each model of a group uses.
 
-How much a longer context helps cannot be compared between a good model and a bad one, which has more to gain. So all of
-a group are measured against the best of them. With l_i(c, t) the nats of model i at position t given the last c tokens:
+The gain from a longer context cannot be compared directly between a good model and a bad one, which has more to gain.
+So all models of a group are measured against the best of them. With l_i(c, t) the nats of model i at position t given
+the last c tokens:
 
     b(c, t)    = min_i l_i(c, t)
     f_i(c, c') = mean of min(b(c, t), l_i(c', t)) over the share r of positions where b(c, t) is highest
@@ -27,7 +28,7 @@ from segue.nn.language import LanguageModel
 from segue.text.corpus import Stream
 
 GAIN = 0.01
-"""Of perplexity: less does not count."""
+"""The relative gain in perplexity that counts."""
 
 BATCH_TOKENS = 2**14
 """Tokens of one batch."""
@@ -37,7 +38,7 @@ Losses = Callable[[str, int], Tensor]
 
 
 class Plan(Settings):
-    """What is tried, and where."""
+    """The contexts to try, and the positions to try them at."""
 
     step: PositiveInt = 100  # Δ, and the first context; the paper does not say, and this fits its table
     longest: PositiveInt = 1000  # context that is tried
@@ -59,11 +60,11 @@ class Plan(Settings):
 
 @dataclass(frozen=True)
 class Lengths:
-    """What was found."""
+    """The result."""
 
     lengths: dict[str, tuple[int, ...]]  # of each model, for each share
     curves: dict[str, dict[int, float]]  # of each model, mean nats by context
-    unbounded: tuple[str, ...]  # models that still gained at the longest context
+    unbounded: tuple[str, ...]  # models that still gain at the longest context
     positions: int
 
 
@@ -76,7 +77,7 @@ class Member:
 
     @property
     def window(self) -> int | None:
-        """What it sees at most, without memory: one segment."""
+        """The longest context without memory: one segment."""
         return None if self.reading.reach.memory else self.reading.segment
 
 
@@ -146,7 +147,7 @@ def context_losses(
     told: str = "",
     report: Report = silent,
 ) -> Tensor:
-    """(P,) The nats of the tokens at the places, each given the `context` tokens before it and nothing else."""
+    """(P,) The cross-entropy of the tokens at the places, each given exactly the `context` tokens before it."""
     model, reach = member.model.frozen(), member.reading.reach
     found = []
     for some in places.split(max(1, BATCH_TOKENS // context)):
@@ -161,7 +162,7 @@ def context_losses(
 
 
 def _ending_whole(tokens: Tensor, segment: int) -> Sequence[Tensor]:
-    """In segments, the last one whole: so the last token sees as much as a reader ever sees."""
+    """Cut into segments, the last of them full, so that the last token has as much context as possible."""
     first = tokens.size(1) % segment
     whole = tokens[:, first:].split(segment, dim=1) if tokens.size(1) > first else ()
     return (tokens[:, :first], *whole) if first else whole

@@ -22,7 +22,7 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     """(B,) One token for each lane, from log-probabilities (B, V)."""
     if sampling.temperature == 0:
         return logprobs.argmax(dim=-1)
-    # the likeliest at 0, so that no temperature, however low, leaves nothing to choose from
+    # subtract the maximum, so that even a very low temperature leaves the likeliest token
     likelihood = logprobs.double() - logprobs.double().amax(dim=-1, keepdim=True)
     kept = narrowed(likelihood / sampling.temperature, sampling)
     try:
@@ -34,13 +34,13 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
 
 
 def choose_each(logprobs: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> Tensor:
-    """(B,) As `choose`, for each lane by its own generator: so a lane draws what it would draw alone."""
+    """(B,) As `choose`, with a generator for each lane, so that a lane draws what it would draw alone."""
     lanes = zip(logprobs.split(1), generators, strict=True)
     return torch.cat([choose(lane, sampling, generator) for lane, generator in lanes])
 
 
 def narrowed(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Without all but the `top_k` likeliest, and without what lies beyond `top_p` of the probability.
+    """Logits with only the `top_k` likeliest tokens, and of those the ones within `top_p` of the probability.
 
     The likeliest token always stays.
     """

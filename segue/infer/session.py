@@ -18,28 +18,28 @@ from segue.nn.xl import TransformerXL
 from segue.text.tokenizer import Decoder, Tokenizer
 
 DECODER_CONTEXT = 8
-"""Ids that decide how the text behind them begins: as many as half a character can have, and some more."""
+"""Newest token ids that a decoder needs: as many as an incomplete character can have, and some more."""
 
 
 @dataclass(eq=False)
 class Session:
-    """An unbounded stream at constant memory. One thread at a time; forks may go to others."""
+    """An unbounded stream at constant memory. For one thread at a time; forks may be used by others."""
 
     tokenizer: Tokenizer
     reader: Reader
-    decode: Decoder  # has seen the whole stream, so a character may begin in one call and end in another
+    decode: Decoder  # of the whole stream: a character may begin in one call and end in another
 
     def feed(self, text: str | bytes) -> list[float]:
-        """Read on. Returns the surprise, in nats, of every token but the stream's first.
+        """Read text. Returns the cross-entropy, in nats, of every token but the stream's first.
 
-        Bytes may come in any pieces, cut inside of characters too. Other tokenizers make other tokens of "ab" and "c"
-        than of "abc", and want whole characters. What generation left of a character is not shown any more.
+        With a byte tokenizer, text may be cut anywhere, inside characters too. Other tokenizers need whole characters,
+        and make other tokens of "ab" and "c" than of "abc". A character that generation left incomplete is dropped.
         """
         ids = self.tokenizer.encode(_bytes(text))
         return self.read(ids) if len(ids) else []
 
     def read(self, ids: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> list[float]:
-        """The same for ids, of which there is at least one."""
+        """The same for one or more token ids."""
         self.reader, nats = self.reader.read(torch.as_tensor(ids, dtype=torch.int64)[None])
         if len(ids) > DECODER_CONTEXT:
             self.decode = self.tokenizer.stream()
@@ -61,9 +61,9 @@ class Session:
         seed: int | None = None,
         stop: Sequence[str] = (),
     ) -> str:
-        """Up to `count` tokens of text that go on from here; the session goes on with them.
+        """Generate up to `count` tokens of text, which the session has then read too.
 
-        The beginning of a character is not shown; the next call goes on with it.
+        An incomplete character at the end is held back for the next call.
         """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         return "".join(self.stream(count, sampling, seed=seed, stop=stop))
@@ -71,7 +71,7 @@ class Session:
     def stream(
         self, count: int | None, sampling: Sampling, *, seed: int | None = None, stop: Sequence[str] = ()
     ) -> Iterator[str]:
-        """The same piece by piece, as soon as characters are whole; without a count, for ever."""
+        """The same piece by piece, as soon as characters are complete; without a count, for ever."""
         generator, held, done = _generator(self.reader, seed), _Held(stop), 0
         while count is None or done < count:
             token = choose(self.reader.logprobs(), sampling, generator)
@@ -83,14 +83,14 @@ class Session:
         yield held.rest
 
     def fork(self) -> "Session":
-        """A twin that remembers the same and goes its own way."""
+        """A copy with the same memory; both may continue differently."""
         return Session(self.tokenizer, self.reader, copy(self.decode))
 
 
 def start_session(
     bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
 ) -> Session:
-    """A session that has read nothing; with another memory than the bundle's own if one is given."""
+    """A session that has read nothing, with the bundle's own memory length or another."""
     if bundle.tokenizer is None:
         raise InputError("this bundle has no tokenizer, so it cannot read text; import it with --vocab")
     default = bundle.reading
@@ -105,7 +105,7 @@ def start_session(
 
 
 def _without_seams(reading: Reading) -> Reading:
-    """The reading with a span if it has none: every token sees as many keys, however the stream arrives in pieces."""
+    """The reading with a span: every token sees equally many keys, however the stream is cut into calls."""
     reach = reading.reach
     if reach.span is not None or not reach.memory:
         return reading
@@ -121,8 +121,8 @@ def generate_samples(
     *,
     stop: Sequence[str] = (),
 ) -> list[str]:
-    """Several ways to go on from where the session is, found side by side: the first as `generate` with this seed
-    would, the second as with the next seed, and so on. The session itself stays where it is.
+    """Several continuations, generated as one batch: the first as by `generate` with this seed, the second as with the
+    next seed, and so on. The session itself does not change.
     """
     reader, lanes = session.reader.select([0] * samples), range(samples)
     generators = [_generator(reader, None if seed is None else seed + lane) for lane in lanes]
@@ -139,7 +139,7 @@ def generate_samples(
 
 
 def _bytes(text: str | bytes) -> bytes:
-    """UTF-8, or the bytes as they are."""
+    """The text as UTF-8; bytes are left as they are."""
     if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
     if not isinstance(text, str):
@@ -164,7 +164,7 @@ def _generator(reader: Reader, seed: int | None) -> torch.Generator:
 
 
 class _Held:
-    """Text held back while it may be the beginning of a stop string."""
+    """Holds text back while it may be the beginning of a stop string."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop, self.rest, self.stopped = [text for text in stop if text], "", False
@@ -183,5 +183,5 @@ class _Held:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How much of the end of `text` is a beginning of `mark`."""
+    """The length of the longest end of `text` that is a beginning of `mark`."""
     return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

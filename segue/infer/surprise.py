@@ -1,6 +1,6 @@
-"""Surprise as a text is read: by token, line or window, for texts of any length, at constant memory.
+"""The cross-entropy of a text by token, line or window, for texts of any length, at constant memory.
 
-An anomaly finder: a line stands out if it is less expected than lines of its length usually are in this text.
+It finds anomalies: a line stands out if it is less expected than lines of its length usually are in this text.
 """
 
 import heapq
@@ -25,7 +25,7 @@ class Stretch:
     text: bytes
     tokens: int
     nats: float
-    excess: float  # how far above what is usual here, in standard deviations
+    excess: float  # above the mean of this text, in standard deviations
 
     @property
     def bits_per_token(self) -> float:
@@ -33,12 +33,12 @@ class Stretch:
 
     @property
     def bits_per_byte(self) -> float:
-        """Where the tokenizer is lossless: nats do not pay for text that was lost."""
+        """Where the tokenizer is lossless: text that was lost costs no nats."""
         return self.nats / math.log(2) / max(1, len(self.text))
 
 
 def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes, float]]:
-    """Every token of the text with its surprise in nats; 0 for the first, which nothing predicts."""
+    """Every token of the text with its cross-entropy in nats; 0 for the first, which is not predicted."""
     for piece in pieces:
         ids, texts = session.tokenizer.spans(piece)
         for begin in range(0, len(ids), CHUNK_TOKENS):
@@ -49,7 +49,7 @@ def surprises(session: Session, pieces: Iterable[bytes]) -> Iterator[tuple[bytes
 
 
 def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> Iterator[Stretch]:
-    """Tokens put together: each alone, up to the end of a line, or `window` of them."""
+    """Group tokens: each alone, by lines, or `window` of them."""
     usual, number, offset = _Usual(), 0, 0
     text, count, nats = b"", 0, 0.0
     for piece, value in tokens:
@@ -65,13 +65,13 @@ def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> I
 
 
 def most_surprising(found: Iterable[Stretch], count: int) -> list[Stretch]:
-    """Those that stand out most, in the order of the text."""
+    """The stretches with the highest excess, in the order of the text."""
     best = heapq.nlargest(count, found, key=lambda stretch: stretch.excess)
     return sorted(best, key=lambda stretch: stretch.number)
 
 
 class _Usual:
-    """Mean and spread of the surprise of single tokens so far."""
+    """Running mean and variance of the tokens' cross-entropy."""
 
     def __init__(self) -> None:
         self._count, self._mean, self._square = 0, 0.0, 0.0

@@ -1,8 +1,8 @@
-"""What attention looked at: the weights of every layer and head, recorded while a model reads.
+"""Attention weights of every layer and head, recorded while a model reads.
 
-    with recording(model) as seen:
+    with recording(model) as weights:
         model(tokens, memory)
-    seen["blocks.0.attention"]      # (B, H, T, S)
+    weights["blocks.0.attention"]      # (B, H, T, S)
 
 Letters: B lanes, H heads, T queries, S keys.
 """
@@ -22,25 +22,25 @@ from segue.nn.mask import AttentionMask
 from segue.nn.positions import RelativeKeys
 
 TERMS = {
-    "content": "(a) what the query holds, what the key holds",
-    "content and distance": "(b) what the query holds, how far the key lies",
-    "content bias": "(c) what the key holds, whatever the query (u)",
-    "distance bias": "(d) how far the key lies, whatever the query (v)",
+    "content": "(a) query and key",
+    "content and distance": "(b) query and distance",
+    "content bias": "(c) key alone (bias u)",
+    "distance bias": "(d) distance alone (bias v)",
 }
-"""Of Transformer-XL's scores."""
+"""The four terms of Transformer-XL's attention scores."""
 
 Kind = TypeVar("Kind")
 
 
 def recording(model: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
-    """Weights by the name of the attention that they are of; of several calls by this thread, the last one's."""
+    """Attention weights by the module's name; of several calls in this thread, those of the last."""
     return _recording(model, _weights)
 
 
 def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[str, Tensor]]]:
-    """Scores, scaled, of each of the four terms; they add up to what softmax makes weights of. Unseen keys: -inf.
+    """The four terms of the scaled scores, whose sum softmax turns into weights. Masked keys are -inf.
 
-    An attention that knows no distance has the first term alone.
+    Attention without relative positions has the first term alone.
     """
     return _recording(model, _terms)
 
