@@ -18,7 +18,7 @@ NAME = r"`[A-Za-z_][\w.]*`"
 LINK = re.compile(
     rf"""
     \[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)  # a link, and the names that follow it
-    (?P<names>(?:(?:\s|,\s|\sand\s){NAME})*)
+    (?P<names>(?:(?:\s+|,\s+|\s+and\s+){NAME})*)
     """,
     re.VERBOSE,
 )
