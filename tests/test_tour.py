@@ -87,6 +87,11 @@ def test_every_name_beside_a_link_is_defined_there(page: Path) -> None:
     assert not wrong, f"{page.name}: {'; '.join(sorted(wrong))}"
 
 
+def test_the_glossary_has_thirty_words_at_most() -> None:
+    rows = [line for line in (ROOT / "docs/glossary.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) - 1 <= 30  # the first names the columns
+
+
 def test_a_wrong_name_and_a_wrong_file_are_noticed(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(
         "class A:\n    b: int = 0\n    def c(self):\n        self.d = 1\nE, F = 1, 2\n"
