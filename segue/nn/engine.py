@@ -22,11 +22,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Engine(Generic[Model]):
-    """Any model, read through a twin that shares its weights and has dropout off."""
+    """Any model in evaluation mode; a model in training is read through a twin that shares its weights."""
 
     def __init__(self, model: Model) -> None:
-        shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        self.model = deepcopy(model, shared).eval()
+        self.model = _twin(model) if model.training else model
 
     @property
     def config(self) -> Any:
@@ -47,6 +46,7 @@ class Engine(Generic[Model]):
         self, tokens: Tensor, memory: Any, *, starts: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with."""
+        self._check_still()
         marks = {} if starts is None else {"starts": starts}
         read: tuple[Tensor, Any] = self.model(tokens, memory, lengths=lengths, **marks)
         return read
@@ -76,9 +76,19 @@ class Engine(Generic[Model]):
         """Refuse token ids that the vocabulary does not have; call it where data enters."""
         self.model.check(tokens)  # type: ignore[operator]
 
+    def _check_still(self) -> None:
+        if self.model.training:
+            raise InputError("the model is in training mode again; call model.frozen() once more, or model.eval()")
+
     def frozen(self) -> Self:
         """Itself: whoever wants an engine may be given a model or an engine."""
         return self
+
+
+def _twin(model: Model) -> Model:
+    """A copy in evaluation mode with the very same weights."""
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return deepcopy(model, shared).eval()
 
 
 def no_int8(model: nn.Module) -> InputError:

@@ -143,6 +143,7 @@ class FrozenXL(Engine["TransformerXL"]):
         return sum(0 if weight.is_inference() else weight._version for weight in self._weights)
 
     def _check_still(self) -> None:
+        super()._check_still()
         if self._versions() != self._version:
             raise InputError(
                 "the model's weights have changed since it was frozen; call model.frozen() again"

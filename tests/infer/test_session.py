@@ -79,12 +79,15 @@ class Saying(Reader):
     """A reader to which the next byte of a text is certain, whatever it reads."""
 
     def __init__(self, reader: Reader, text: bytes) -> None:
-        super().__init__(reader.model, reader.reading, reader.memory, reader.hidden)
+        super().__init__(reader.engine, reader.reading, reader.memory, reader.hidden)
         object.__setattr__(self, "text", text)
 
     def read(self, tokens: Tensor) -> tuple[Reader, Tensor]:
         said = tokens.size(1) % len(self.text)
         return Saying(self, self.text[said:] + self.text[:said]), torch.zeros(tokens.shape)
+
+    def advance(self, tokens: Tensor) -> Reader:
+        return self.read(tokens[:, None])[0]
 
     def logprobs(self) -> Tensor:
         return torch.nn.functional.one_hot(torch.tensor([self.text[0]]), 256).double().log()

@@ -163,4 +163,8 @@ def test_recurrent_models_freeze_the_same_way() -> None:
     assert model.training
     assert_close(model.eval()(tokens, model.start(lanes=2, reach=Reach(memory=1)))[0], hidden)
     assert engine.frozen() is engine
+    evaluated = model.frozen()
+    model.train()
+    with pytest.raises(InputError, match="in training mode again"):
+        evaluated(tokens, memory)
     assert engine.project(after) is after
