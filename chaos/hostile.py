@@ -29,7 +29,10 @@ MEMORY = 2 * 2**30
 """Bytes of addresses that a worker may have besides those it begins with."""
 
 SECONDS = 5.0
-"""After which a case hangs."""
+"""Of the processor's time: a case that takes more hangs."""
+
+PATIENCE = 60.0
+"""Seconds after which a case hangs though it does nothing."""
 
 CONTROL = 50
 """Every so-manieth case is not mutated, and must be read."""
@@ -72,7 +75,9 @@ def targets(made: Path) -> list[Target]:
 
 
 def _ended(code: int) -> str:
-    return f"hung for {SECONDS:g} s" if code == -signal.SIGALRM else f"the process ended with {code}"
+    if code == -signal.SIGPROF:
+        return f"took more than {SECONDS:g} s of the processor's time"
+    return f"hung for {PATIENCE:g} s" if code == -signal.SIGALRM else f"the process ended with {code}"
 
 
 def _counted(cases: Path, tally: Tally) -> int:
@@ -127,11 +132,17 @@ def _work(inside: Path, cases: Path, known: Sequence[Target], numbers: range, se
             place = inside / str(known.index(target))
             file.write(f"{number}\t{target.name}\t\t\n")
             file.flush()
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)  # which ends the process
+            _limited(SECONDS, PATIENCE)
             outcome, told = tried(target, place, draw, mutate=number % CONTROL > 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _limited(0, 0)
             told = " ".join(told.encode(errors="replace").decode().split())[:500]
             file.write(f"{number}\t{target.name}\t{outcome}\t{told}\n")
+
+
+def _limited(seconds: float, patience: float) -> None:
+    """End the process after this much of the processor's time, or of any time: other work must not look like a hang."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, patience)
 
 
 def _addresses() -> int:

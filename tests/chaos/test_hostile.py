@@ -70,19 +70,31 @@ def hang(_: Path) -> None:
     signal.pause()
 
 
+def toil(_: Path) -> None:
+    while True:
+        pass
+
+
 def swell(_: Path) -> None:
     bytes(8 * 2**30)
 
 
 @pytest.mark.parametrize(
     ("read", "told"),
-    [(crash, "ended with -9"), (hang, "hung for"), (swell, "MemoryError"), (failing, "KeyError")],
+    [
+        (crash, "ended with -9"),
+        (hang, "hung for"),
+        (toil, "of the processor's time"),
+        (swell, "MemoryError"),
+        (failing, "KeyError"),
+    ],
 )
 def test_a_worker_that_dies_is_a_loss_and_the_others_cases_go_on(
     read: Callable[[Path], None], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostile, "targets", lambda _: [target(read)])
     monkeypatch.setattr(hostile, "SECONDS", 0.2)
+    monkeypatch.setattr(hostile, "PATIENCE", 2.0)
     tally = attack(tmp_path, count=6, seed=0)
     assert tally.lost == tally.tried == 6
     assert all(told in loss for loss in tally.losses)
