@@ -129,7 +129,7 @@ def _translators(made: Path) -> list[Target]:
         config = Seq2SeqConfig(vocab=known.size + 2, source_vocab=own, **shape)
         torch.manual_seed(0)
         model = build_translator(config).eval()
-        Translator(model, Translating(width=2, longest=6), source, known).save(made / name)
+        Translator(model, Translating(beam_width=2, longest=6), source, known).save(made / name)
         hits: dict[str, Mutation] = {"config.json": mutated_json, "model.safetensors": mutated_tensors}
         hits |= {"tokenizer.json": mutated_json}
         found.append(

@@ -251,7 +251,7 @@ def read_bert(folder: Path) -> None:
             padded.input_ids.max() < model.config.vocab,
             padded.token_type_ids.max() < model.config.types,
         )
-        if known and types and padded.input_ids.shape[1] <= model.config.places:
+        if known and types and padded.input_ids.shape[1] <= model.config.max_positions:
             model(*map(torch.from_numpy, padded[:3]))
 
 
