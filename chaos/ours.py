@@ -140,7 +140,7 @@ def _translators(made: Path) -> list[Target]:
 
 def read_translator(folder: Path) -> None:
     translator = load_translator(folder)
-    if max(translator.translating.width, translator.translating.longest) <= 8:
+    if max(translator.translating.beam_width, translator.translating.longest) <= 8:
         translate(translator, [b"the sea", b"a"])
 
 
