@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from segue.infer.evaluate import silent
+from segue.progress import silent
 from segue.recipe import Recipe
 from segue.text.pairs import PairsConfig, prepare_pairs
 from segue.text.prepare import PrepareConfig, prepare

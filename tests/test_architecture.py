@@ -17,7 +17,7 @@ PACKAGE = Path(segue.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 STAIRS = (
-    ("errors", "renamed"),
+    ("errors", "progress", "renamed"),
     ("files",),
     ("config",),
     ("recipe",),

@@ -12,13 +12,14 @@ from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo
 from segue.errors import InputError
+from segue.progress import Report, silent
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle
     from segue.config import Reading
     from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
-    from segue.infer.evaluate import Report, Score
+    from segue.infer.evaluate import Score
     from segue.nn.engine import Engine
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
@@ -117,13 +118,13 @@ def _scored(
     reading: "Reading",
     way: "Way",
     limit: int | None,
-    report: "Report",
+    report: Report,
     ranks: "Ranks",
 ) -> "Score":
     """Read the split in one of the ways that there are."""
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
-    from segue.infer.evaluate import evaluate_sliding, silent
+    from segue.infer.evaluate import evaluate_sliding
     from segue.nn.language import LanguageModel
 
     stream = corpus.stream(split)

@@ -12,7 +12,8 @@ from segue.cli.machine import Threads, use
 from segue.cli.progress import Progress, duration
 from segue.cli.terminal import echo, tell
 from segue.errors import InputError
-from segue.lab.experiment import TITLES, Report, Setting, experiment
+from segue.lab.experiment import TITLES, Setting, experiment
+from segue.progress import Report
 
 EXAMPLE = "Example: segue lab all --quick -o lab"
 

@@ -11,10 +11,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from segue.config import Reading, Settings
-from segue.infer.evaluate import Report, Score, evaluate, scored, segments, silent, targets_of
+from segue.infer.evaluate import Score, evaluate, scored, segments, targets_of
 from segue.nn.engine import Engine
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
+from segue.progress import Report, silent
 from segue.text.corpus import Stream
 
 

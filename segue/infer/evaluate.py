@@ -21,20 +21,13 @@ from segue.errors import InputError
 from segue.nn.engine import Engine
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
+from segue.progress import Report, silent
 from segue.text.corpus import Stream
 from segue.text.lanes import Segment
 from segue.text.tokenizer import bytes_of
 
-Report = Callable[[str, int, int], None]
-"""Told what is done, how many tokens of it, and of how many."""
-
-
 Read = Callable[[Segment, Memory], tuple[Tensor, Memory]]
 """Reads a segment: the cross-entropy of its targets in nats, and the memory to read on with."""
-
-
-def silent(task: str, done: int, total: int) -> None:
-    """For those who do not watch."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How good a translator is: the nats of a split, and its own translations beside the right ones."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ import torch
 from segue.checkpoint import Translator
 from segue.config import Translating
 from segue.errors import InputError
-from segue.infer.evaluate import silent
 from segue.infer.translate import BUDGET, batch_of, translate
 from segue.nn.engine import Engine
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
+from segue.progress import Report, silent
 from segue.text.batches import in_order
 from segue.text.pairs import PairSet
 
@@ -47,7 +47,7 @@ def judge(
     split: str,
     *,
     translating: Translating | None = None,
-    report: Callable[[str, int, int], None] = silent,
+    report: Report = silent,
 ) -> Judgement:
     """Translate a split and compare."""
     sources, wanted = split_texts(pairs, split)

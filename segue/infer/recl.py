@@ -23,8 +23,8 @@ from torch import Tensor
 
 from segue.config import Reading, Settings
 from segue.errors import InputError
-from segue.infer.evaluate import Report, silent
 from segue.nn.language import LanguageModel
+from segue.progress import Report, silent
 from segue.text.corpus import Stream
 
 GAIN = 0.01

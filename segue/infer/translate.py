@@ -3,7 +3,7 @@
 Letters: B pairs, S tokens of the source, T of the target.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -16,10 +16,10 @@ from segue.checkpoint import Translator
 from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.beam import beam_search
-from segue.infer.evaluate import silent
 from segue.infer.trace import recording
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
+from segue.progress import Report, silent
 from segue.text.batches import in_order
 from segue.text.pairs import PairSet, cased
 
@@ -92,7 +92,7 @@ def translate(
     *,
     translating: Translating | None = None,
     best: int = 1,
-    report: Callable[[str, int, int], None] = silent,
+    report: Report = silent,
 ) -> list[list[Translation]]:
     """The best translations of each sentence, in the sentences' order. An empty sentence is an empty one."""
     how = translating or translator.translating

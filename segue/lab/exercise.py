@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from segue.lab.experiment import Report
+from segue.progress import Report
 from segue.recipe import Schedule
 from segue.training.optim import build_optimizers, learning_rate_at, set_learning_rate
 

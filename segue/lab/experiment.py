@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segue.errors import InputError
+from segue.progress import Report, silent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,15 +37,8 @@ TITLES = {
 }
 """Every experiment, in the order of the page."""
 
-Report = Callable[[str, int, int], None]
-"""Told what is done, how much of it, and of how much."""
-
 Results = dict[str, Any]
 """What JSON can hold, and nothing else."""
-
-
-def silent(task: str, done: int, total: int) -> None:
-    """For those who do not watch."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.files import whole_folder
+from segue.progress import Report
 from segue.text.corpus import (
     ENDS,
     IDS,
@@ -34,7 +35,6 @@ from segue.text.corpus import (
 )
 from segue.text.learn import train_bpe
 from segue.text.parsing import parse_json, read_object
-from segue.text.prepare import Report
 from segue.text.sources import open_any, rows_of
 from segue.text.tokenizer import Tokenizer, load_tokenizer, unicode
 

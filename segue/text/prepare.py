@@ -1,7 +1,7 @@
 """From text to a corpus: one pass to encode, after one to find the vocabulary where there is one to find."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
 from segue.files import whole_folder
+from segue.progress import Report
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
 from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.sources import LONGEST, Piece, Source
@@ -20,9 +21,6 @@ from segue.text.tokenizer import (
     comes_back,
     load_tokenizer,
 )
-
-Report = Callable[[str, int, int], None]
-"""Told what is done, how many bytes of it, and of how many."""
 
 
 class PrepareConfig(Settings):

@@ -17,10 +17,11 @@ from torch import nn
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
 from segue.distributed import ALONE, Ranks, sum_gradients
-from segue.infer.evaluate import Report, Score, evaluate
+from segue.infer.evaluate import Score, evaluate
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
+from segue.progress import Report
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from segue.checkpoint import checkpoints
 from segue.distributed import ALONE, Ranks, value_of
-from segue.infer.evaluate import Report, silent
+from segue.progress import Report, silent
 from segue.recipe import Schedule
 from segue.training.optim import learning_rate_at, set_learning_rate
 from segue.training.state import State, save_state

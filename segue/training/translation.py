@@ -17,11 +17,11 @@ from torch import nn
 
 from segue.checkpoint import Translator, build_translator, describe_translator
 from segue.distributed import ALONE, Ranks, sum_gradients
-from segue.infer.evaluate import Report
 from segue.infer.judge import bleu, split_nats, split_texts
 from segue.infer.translate import Batch, batch_of, translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
+from segue.progress import Report
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
 from segue.text.pairs import PairSet

@@ -21,8 +21,9 @@ from segue.infer.adapt import (
     evaluate_dynamic,
     mean_squares,
 )
-from segue.infer.evaluate import evaluate, evaluate_sliding, scored, segments, silent
+from segue.infer.evaluate import evaluate, evaluate_sliding, scored, segments
 from segue.interop import reference
+from segue.progress import silent
 from segue.text.corpus import Corpus, Split, Stream, open_corpus
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import Piece, Source

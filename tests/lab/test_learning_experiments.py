@@ -9,11 +9,12 @@ from torch.testing import assert_close
 from runs import make_corpus
 from segue.lab import algorithms, kinds, parts
 from segue.lab.exercise import brief, exercise
-from segue.lab.experiment import Setting, silent
+from segue.lab.experiment import Setting
 from segue.nn.footprint import parameters
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.xl import TransformerXL
+from segue.progress import silent
 
 
 @pytest.fixture(scope="module")

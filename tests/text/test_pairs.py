@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.errors import SegueError
-from segue.infer.evaluate import silent
+from segue.progress import silent
 from segue.text.batches import batches, in_order
 from segue.text.pairs import (
     Pairs,

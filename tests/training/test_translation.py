@@ -15,11 +15,11 @@ import segue
 from segue.checkpoint import checkpoints, load, load_translator
 from segue.config import Seq2SeqConfig, Translating, VocabularyConfig
 from segue.errors import SegueError
-from segue.infer.evaluate import silent
 from segue.infer.judge import bleu, judge, split_texts
 from segue.infer.translate import strangeness, translate, translate_stream
 from segue.nn.smoothing import least_nats, smoothed_nats
 from segue.nn.vocab import Vocabulary
+from segue.progress import silent
 from segue.recipe import PairTrainConfig, TranslationRecipe, recipe_of, with_changes
 from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from segue.text.tokenizer import ByteTokenizer
