@@ -117,7 +117,7 @@ class TranslationTask:
 
     def _bleu(self, state: State, report: Report) -> float:
         sources, wanted = split_texts(self.pairs, "valid")
-        greedy = self.recipe.translating.model_copy(update={"width": 1})
+        greedy = self.recipe.translating.model_copy(update={"beam_width": 1})
         found = translate(
             self._bundle(state),
             sources,

@@ -123,6 +123,28 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     assert all(values["nats"] > 0 and 0 <= values["bleu"] <= 100 for values in valid)
 
 
+def test_validation_searches_greedily(tmp_path: Path) -> None:
+    draw, words, data = random.Random(0), "zero one two three four".split(), tmp_path / "pairs"  # noqa: SIM905
+    lines = [" ".join(draw.choices(words, k=draw.randint(4, 7))).encode() for _ in range(320)]
+    parts = {
+        "train": lambda: ((line, line) for line in lines[:300]),
+        "valid": lambda: ((line, line) for line in lines[300:]),
+    }
+    prepare_pairs(parts, data, PairsConfig(size=280), silent)
+    watched = {"learning_rate": 1e-2, "optimizer": "muon", "validate_every": 30, "best": "bleu"}
+    events: list[Event] = []
+    recipe = small_recipe(data, steps=30, tokens=400, **watched)
+    translator = load_translator(segue.train(recipe, data, tmp_path / "run", watch=events.append))
+    sources, wanted = split_texts(open_pairs(data), "valid")
+
+    def score(beam_width: int) -> float:
+        searched = translate(translator, sources, translating=Translating(beam_width=beam_width, longest=20))
+        return bleu([best[0].text for best in searched], wanted, lower=True).score
+
+    told = [event.values["bleu"] for event in events if event.kind == "valid"]
+    assert told == [score(1)] != [score(4)]
+
+
 def test_a_translator_is_judged_by_whole_references(tmp_path: Path) -> None:
     data = tmp_path / "pairs"
     side = b"one two three four five six seven"
@@ -190,7 +212,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         load(run)
     with pytest.raises(SegueError, match="a beam of 4 finds at most"):
         translate(load_translator(run), [b"one"], best=5)
-    with pytest.raises(SegueError, match="width should be greater than 0"):
-        Translating(width=0)
+    with pytest.raises(SegueError, match="beam_width should be greater than 0"):
+        Translating(beam_width=0)
     with pytest.raises(SegueError, match="PairTrainConfig has no 'tokns'; did you mean 'tokens'"):
         recipe_of(with_changes(recipe.model_dump(mode="json"), ["train.tokns=5"]))
