@@ -33,16 +33,18 @@ from segue.checkpoint import (
 from segue.cli.judging import trained_on
 from segue.config import RecurrentConfig, Seq2SeqConfig, Translating, XLConfig
 from segue.infer.evaluate import evaluate
-from segue.infer.translate import batch_of, translate
+from segue.infer.translate import translate
 from segue.lab.record import Record, read_record
 from segue.recipe import Recipe, read_recipe, recipe_of, recipe_toml, with_changes
 from segue.text.batches import batches
 from segue.text.corpus import file_checksum, open_corpus
 from segue.text.lanes import Lanes
 from segue.text.learn import train_bpe, train_characters, train_words
+from segue.text.pair_batches import batch_of
 from segue.text.pairs import PairsConfig, open_pairs, prepare_pairs
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files
+from segue.text.special_tokens import vocab_with_special
 from segue.text.tokenizer import ByteTokenizer, Tokenizer
 from segue.training.language import LanguageTask
 from segue.training.log import Log
@@ -125,8 +127,8 @@ def _translators(made: Path) -> list[Target]:
     shape = {"width": 4, "heads": 1, "feedforward": 4, "encoder_layers": 1, "decoder_layers": 1}
     found = []
     for name, source in (("shared", known), ("separate", other)):
-        own = 0 if source is known else source.size + 2
-        config = Seq2SeqConfig(vocab=known.size + 2, source_vocab=own, **shape)
+        own = 0 if source is known else vocab_with_special(source.size)
+        config = Seq2SeqConfig(vocab=vocab_with_special(known.size), source_vocab=own, **shape)
         torch.manual_seed(0)
         model = build_translator(config).eval()
         Translator(model, Translating(beam_width=2, longest=6), source, known).save(made / name)
@@ -210,7 +212,7 @@ def read_pairs(folder: Path) -> None:
             continue
         for numbers in batches(lengths, 64, 0, 0):
             batch = batch_of(pairs, numbers + part.begin)
-            assert int(batch.target.max()) < pairs.header.vocab
+            assert int(batch.decoder_input.max()) < pairs.header.vocab
             assert int(batch.source.max()) < (pairs.header.source_vocab or pairs.header.vocab)
         for _ in pairs.texts(name):
             pass

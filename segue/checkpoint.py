@@ -46,6 +46,7 @@ from segue.recipe import read_recipe, recipe_of
 from segue.renamed import renamed
 from segue.text.corpus import TOKENIZER, file_checksum
 from segue.text.pairs import SOURCE_TOKENIZER
+from segue.text.special_tokens import text_vocab
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -209,8 +210,8 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
     own = config.model.source_vocab
     source = load_tokenizer(folder / SOURCE_TOKENIZER) if own else target
     for tokenizer, vocab in ((source, own or config.model.vocab), (target, config.model.vocab)):
-        if tokenizer.size + 2 != vocab:  # start and end have no text
-            raise BundleError(_stranger(folder, tokenizer, vocab - 2))
+        if tokenizer.size != text_vocab(vocab):
+            raise BundleError(_stranger(folder, tokenizer, text_vocab(vocab)))
     return Translator(model.eval(), config.translating, source, target, config.lower)
 
 

@@ -10,12 +10,13 @@ import torch
 from segue.checkpoint import Translator
 from segue.config import Translating
 from segue.errors import InputError
-from segue.infer.translate import BUDGET, batch_of, translate
+from segue.infer.translate import BUDGET, translate
 from segue.nn.engine import Engine
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.progress import Report, silent
-from segue.text.batches import in_order
+from segue.text.batches import longest_first
+from segue.text.pair_batches import batch_of
 from segue.text.pairs import PairSet
 
 
@@ -74,10 +75,10 @@ def split_nats(model: Seq2Seq | RecurrentSeq2Seq | Engine[Any], pairs: PairSet, 
     begin, model = pairs.split(split).begin, model.frozen()
     device = model.device
     nats, tokens = 0.0, 0
-    for numbers in in_order(pairs.lengths(split), BUDGET):
+    for numbers in longest_first(pairs.lengths(split), BUDGET):
         batch = batch_of(pairs, begin + numbers)
         memory = model.start(batch.source.to(device), batch.source_lengths)
-        hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
+        hidden, _ = model(batch.decoder_input.to(device), memory, lengths=batch.target_lengths)
         targets = batch.targets.to(device)
         surprise = model.nats(hidden, targets.clamp(min=0)).masked_fill(targets < 0, 0)
         nats, tokens = nats + surprise.double().sum().item(), tokens + int((targets >= 0).sum())

@@ -17,11 +17,12 @@ from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.beam import beam_search
 from segue.infer.trace import recording
-from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.progress import Report, silent
-from segue.text.batches import in_order
-from segue.text.pairs import PairSet, cased
+from segue.text.batches import longest_first
+from segue.text.pair_batches import padded
+from segue.text.pairs import cased
+from segue.text.special_tokens import special_tokens
 
 BUDGET = 2048
 """Tokens of sources that are translated together."""
@@ -33,18 +34,6 @@ WORDLESS = 260
 """A vocabulary of fewer symbols has bytes and hardly anything else."""
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Pairs side by side, padded."""
-
-    numbers: np.ndarray[Any, Any]  # (B,) which pairs
-    source: Tensor  # (B, S), with the end
-    source_lengths: Tensor  # (B,)
-    target: Tensor  # (B, T), behind the start
-    target_lengths: Tensor  # (B,)
-    targets: Tensor  # (B, T), with the end; -1 in padding
-
-
 @dataclass(frozen=True)
 class Translation:
     """A text found, and how likely the model thinks it is."""
@@ -53,28 +42,6 @@ class Translation:
     score: float
     whole: bool
     cut: bool = False  # the source was too long, and its end was not read
-
-
-def start_of(model: Seq2Seq | RecurrentSeq2Seq) -> int:
-    """The symbol before a target: the last but one that the model knows."""
-    return model.config.vocab - 2
-
-
-def batch_of(pairs: PairSet, numbers: np.ndarray[Any, Any]) -> Batch:
-    """Some pairs, as a model is trained on them."""
-    found = [pairs.pair(int(number)) for number in numbers]
-    start, end = pairs.header.vocab - 2, pairs.header.vocab - 1
-    source_end = pairs.header.source_vocab - 1 if pairs.header.source_vocab else end
-    source, source_lengths = _padded([[*source.tolist(), source_end] for source, _ in found], source_end)
-    target, target_lengths = _padded([[start, *target.tolist()] for _, target in found], end)
-    targets, _ = _padded([[*target.tolist(), end] for _, target in found], -1)
-    return Batch(numbers, source, source_lengths, target, target_lengths, targets)
-
-
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(row) for row in rows])
-    size = int(lengths.max())
-    return torch.tensor([[*row, *[filler] * (size - len(row))] for row in rows]), lengths
 
 
 def strangeness(translator: Translator, sentences: Sequence[bytes]) -> float:
@@ -106,7 +73,7 @@ def translate(
     real = [number for number, tokens in enumerate(ids) if tokens]
     lengths = np.array([[len(ids[number]) + 1] * 2 for number in real]).reshape(-1, 2)
     done = 0
-    for chosen in in_order(lengths, BUDGET) if real else []:
+    for chosen in longest_first(lengths, BUDGET) if real else []:
         some = [real[place] for place in chosen]
         for number, texts in zip(some, _searched(translator, [ids[n] for n in some], how, best), strict=True):
             found[number] = [replace(text, cut=number in too_long) for text in texts]
@@ -120,21 +87,22 @@ def _searched(
 ) -> list[list[Translation]]:
     model = translator.model.frozen()
     device = model.device
-    end = (model.config.source_vocab or model.config.vocab) - 1
-    source, lengths = _padded([[*row, end] for row in rows], end)
+    source_end = special_tokens(model.config.source_vocab or model.config.vocab).end
+    start, end = special_tokens(model.config.vocab)
+    source, lengths = padded([[*row, source_end] for row in rows], source_end)
 
     def read(newest: Tensor, memory: Any) -> tuple[Tensor, Any]:
         hidden, memory = model(newest[:, None].to(device), memory)
         logprobs = model.logprobs(hidden[:, 0])
-        logprobs[:, start_of(translator.model)] = float("-inf")  # a start is never inside
+        logprobs[:, start] = float("-inf")  # a start is never inside
         return logprobs, memory
 
     found = beam_search(
         read,
         model.start(source.to(device), lengths),
         len(rows),
-        start=start_of(translator.model),
-        end=model.config.vocab - 1,
+        start=start,
+        end=end,
         beam_width=how.beam_width,
         longest=how.longest,
         penalty=how.penalty,
@@ -173,10 +141,10 @@ def looked_at(
         raise InputError("a recurrent translator has no heads to show")
     ours = list(translator.source.encode(cased(source, translator.lower)))
     theirs = list(translator.target.encode(text.encode()))
-    end = (model.config.source_vocab or model.config.vocab) - 1
+    source_end = special_tokens(model.config.source_vocab or model.config.vocab).end
     with recording(model) as seen:
-        memory = model.start(torch.tensor([[*ours, end]]))
-        model(torch.tensor([[start_of(model), *theirs]]), memory)
+        memory = model.start(torch.tensor([[*ours, source_end]]))
+        model(torch.tensor([[special_tokens(model.config.vocab).start, *theirs]]), memory)
     words = [translator.source.decode([token]).decode(errors="replace") for token in ours]
     written = [translator.target.decode([token]).decode(errors="replace") for token in theirs]
     return [*words, "<end>"], [*written, "<end>"], {name: weights[0] for name, weights in seen.items()}

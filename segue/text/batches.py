@@ -25,7 +25,7 @@ def batches(lengths: np.ndarray[Any, Any], budget: int, seed: int, epoch: int) -
     return [found[place] for place in random.permutation(len(found))]
 
 
-def in_order(lengths: np.ndarray[Any, Any], budget: int) -> list[np.ndarray[Any, Any]]:
+def longest_first(lengths: np.ndarray[Any, Any], budget: int) -> list[np.ndarray[Any, Any]]:
     """All numbers, the longest first, in batches; for what needs no chance, such as validation and translating."""
     longest = lengths.max(axis=1)
     return _cut(np.argsort(-longest, kind="stable"), longest, budget)

@@ -36,6 +36,7 @@ from segue.text.corpus import (
 from segue.text.learn import train_bpe
 from segue.text.parsing import parse_json, read_object
 from segue.text.sources import open_any, rows_of
+from segue.text.special_tokens import vocab_with_special
 from segue.text.tokenizer import Tokenizer, load_tokenizer, unicode
 
 HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
@@ -245,8 +246,8 @@ def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, repo
         raise SourceError("there is not one pair to train on; is a side empty?")
     names = [IDS, ENDS, TOKENIZER] + ([] if config.joint else [SOURCE_TOKENIZER])
     header = PairsHeader(
-        vocab=target.size + 2,
-        source_vocab=0 if config.joint else source.size + 2,
+        vocab=vocab_with_special(target.size),
+        source_vocab=0 if config.joint else vocab_with_special(source.size),
         longest=config.longest,
         lower=config.lower,
         whole=True,
@@ -299,7 +300,7 @@ def _check_whole(pairs: PairSet) -> None:
         (pairs.target, header.vocab),
         (pairs.source, header.source_vocab or header.vocab),
     ):
-        if tokenizer.size + 2 != vocab:
+        if vocab_with_special(tokenizer.size) != vocab:
             raise SourceError(
                 f"{folder} has {vocab:,} symbols, start and end included, and its tokenizer {tokenizer.size:,}; "
                 "prepare it again"

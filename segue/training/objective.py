@@ -5,12 +5,12 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from segue.infer.translate import Batch
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.text.lanes import Segment
+from segue.text.pair_batches import Batch
 
 Found = TypeVar("Found")
 
@@ -42,7 +42,7 @@ class PairObjective(nn.Module):
         """(B, T) Nats against the smoothed target; zero in padding."""
         model, device = self.model, self.model.vocabulary.tables[0].device
         memory = model.start(batch.source.to(device), batch.source_lengths)
-        hidden, _ = model(batch.target.to(device), memory, lengths=batch.target_lengths)
+        hidden, _ = model(batch.decoder_input.to(device), memory, lengths=batch.target_lengths)
         targets = batch.targets.to(device)
         nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
         return nats.masked_fill(targets < 0, 0)

@@ -18,13 +18,15 @@ from torch import nn
 from segue.checkpoint import Translator, build_translator, describe_translator
 from segue.distributed import ALONE, Ranks, sum_gradients
 from segue.infer.judge import bleu, split_nats, split_texts
-from segue.infer.translate import Batch, batch_of, translate
+from segue.infer.translate import translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.progress import Report
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
+from segue.text.pair_batches import Batch, batch_of
 from segue.text.pairs import PairSet
+from segue.text.special_tokens import IGNORED
 from segue.training.loop import Part, Validation
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
@@ -81,7 +83,7 @@ class TranslationTask:
         if len(own):
             return batch_of(self.pairs, own)
         spare = batch_of(self.pairs, numbers[:1])  # fewer pairs than ranks: one that does not count
-        return replace(spare, targets=torch.full_like(spare.targets, -1))
+        return replace(spare, targets=torch.full_like(spare.targets, IGNORED))
 
     def _next(self, state: State) -> np.ndarray[Any, Any]:
         """The numbers of the next batch's pairs."""

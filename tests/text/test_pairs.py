@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from segue.errors import SegueError
 from segue.progress import silent
-from segue.text.batches import batches, in_order
+from segue.text.batches import batches, longest_first
 from segue.text.pairs import (
     Pairs,
     PairsConfig,
@@ -155,7 +155,7 @@ some_lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_s
 def test_every_pair_is_in_one_batch_and_no_batch_exceeds_the_budget(
     lengths: "np.ndarray", budget: int, seed: int, epoch: int
 ) -> None:
-    for found in (batches(lengths, budget, seed, epoch), in_order(lengths, budget)):
+    for found in (batches(lengths, budget, seed, epoch), longest_first(lengths, budget)):
         assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
         for batch in found:
             assert len(batch) == 1 or lengths[batch].max() * len(batch) <= budget
