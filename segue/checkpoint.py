@@ -167,8 +167,13 @@ def load_translator(path: Path | str) -> Translator:
 
 
 def translates(path: Path | str) -> bool:
-    """Whether a bundle or a run is a translator's."""
-    return _read(path, lambda folder: _kind(_verified_config(folder)) in TRANSLATORS)
+    """Whether a bundle or a run is a translator's. Reads and verifies its config, not its weights."""
+
+    def kind(folder: Path) -> object:
+        _verify_file(folder, CONFIG, _checksums(folder))
+        return _kind(_config(folder))
+
+    return _read(path, kind) in TRANSLATORS
 
 
 def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
@@ -187,7 +192,8 @@ def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
 
 
 def _load_bundle(path: Path | str, folder: Path) -> Bundle:
-    values = _verified_config(folder)
+    verify(folder)
+    values = _config(folder)
     if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
@@ -199,7 +205,8 @@ def _load_bundle(path: Path | str, folder: Path) -> Bundle:
 
 
 def _load_translator(path: Path | str, folder: Path) -> Translator:
-    values = _verified_config(folder)
+    verify(folder)
+    values = _config(folder)
     if _kind(values) not in TRANSLATORS:
         raise BundleError(
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
@@ -215,8 +222,8 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
     return Translator(model.eval(), config.translating, source, target, config.lower)
 
 
-def _verified_config(folder: Path) -> dict[str, Any]:
-    verify(folder)
+def _config(folder: Path) -> dict[str, Any]:
+    """The values of config.json under the names of this version. Verify the file first."""
     return renamed(read_json(folder / CONFIG))
 
 

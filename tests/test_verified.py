@@ -7,7 +7,16 @@ import pytest
 
 import segue
 from runs import small_recipe
-from segue.checkpoint import CHECKSUMS, Bundle, best_checkpoint, checkpoints, seal
+from segue.checkpoint import (
+    CHECKSUMS,
+    CONFIG,
+    WEIGHTS,
+    Bundle,
+    best_checkpoint,
+    checkpoints,
+    seal,
+    translates,
+)
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import BundleError
 from segue.nn.xl import TransformerXL
@@ -29,6 +38,18 @@ def test_a_file_that_was_not_saved_is_not_read(name: str, tmp_path: Path) -> Non
     with pytest.raises(BundleError, match="not among the files that were saved"):
         segue.load(folder)
     (folder / name).rename(folder / "README.md")  # which nobody reads
+
+
+def test_the_kind_of_a_bundle_is_known_without_its_weights(tmp_path: Path) -> None:
+    folder = bundle(tmp_path / "model")
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:100])
+    assert not translates(folder)
+    with pytest.raises(BundleError, match=r"model.safetensors is not the file that was saved"):
+        segue.load(folder)
+    text = (folder / CONFIG).read_text()
+    (folder / CONFIG).write_text(text.replace('"xl"', '"seq2seq"'))
+    with pytest.raises(BundleError, match=r"config.json is not the file that was saved"):
+        translates(folder)
 
 
 def test_only_files_of_the_bundle_are_verified(tmp_path: Path) -> None:
