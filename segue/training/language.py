@@ -4,7 +4,7 @@ Letters: B lanes, T tokens in the segment.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
@@ -20,12 +20,13 @@ from segue.distributed import ALONE, Ranks, sum_gradients
 from segue.infer.evaluate import Score, evaluate
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
+from segue.nn.memory import Memory
 from segue.nn.models import build_language_model
 from segue.progress import Report
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment
-from segue.training.loop import Part, Validation
+from segue.training.loop import MicroBatch, Validation
 from segue.training.objective import Objective
 from segue.training.state import State, fresh_state
 from segue.training.weights import begin, in_parts
@@ -39,13 +40,16 @@ class LanguageTask:
     corpus: Corpus
     device: torch.device
     ranks: Ranks = ALONE
+    objective: Callable[[LanguageModel], nn.Module] = (
+        Objective  # what is trained; it returns an ObjectiveOutput
+    )
 
     def fresh(self, model: nn.Module | None = None) -> State:
         """The beginning of a run, from nothing or from the weights of a model."""
         train = self.recipe.train
         given = None if model is None else model.state_dict()
         build = partial(build_language_model, self.recipe.model)
-        built, trained = begin(build, Objective, given, train, self.device, self.ranks)
+        built, trained = begin(build, self.objective, given, train, self.device, self.ranks)
         state = fresh_state(built, trained, train, self.ranks)
         lanes = train.lanes // train.accumulate // self.ranks.size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
@@ -59,19 +63,22 @@ class LanguageTask:
             "bytes_per_token": split.bytes / split.tokens if self.corpus.header.lossless else None,
         }
 
-    def parts(self, state: State) -> Iterator[Part]:
-        """One segment of every lane that is this rank's, some lanes at a time."""
+    def micro_batches(self, state: State) -> Iterator[MicroBatch]:
+        """The next segment of this rank's lanes, `accumulate` groups of lanes one after another."""
         train, own = self.recipe.train, self.ranks.share(self.recipe.train.lanes)
         lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents, own)
         segment = lanes.segment(state.counters.position, train.segment)
         for chunk, some in enumerate(_chunks(segment, train.accumulate)):
             sum_gradients(state.trained, chunk + 1 == train.accumulate)
             with self._precision():
-                nats, memory = state.trained(some, state.memories[chunk])
+                nats, memory, auxiliary = state.trained(some, state.memories[chunk])
             counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
             exact = counted.to(torch.promote_types(counted.dtype, torch.float32))
-            yield Part(
-                exact.mean() / train.accumulate, counted, partial(_lane, own.start + chunk * len(nats))
+            yield MicroBatch(
+                exact.mean() / train.accumulate,
+                counted,
+                partial(_lane, own.start + chunk * len(nats)),
+                None if auxiliary is None else auxiliary / train.accumulate,
             )
             state.memories[chunk] = memory
         state.count(position=state.counters.position + train.segment)
@@ -91,7 +98,7 @@ class LanguageTask:
             reading,
             limit=train.validate_tokens,
             documents=train.documents,
-            read=state.trained if in_parts(train, self.ranks) else None,
+            read=partial(_read_sharded, state.trained) if in_parts(train, self.ranks) else None,
             report=lambda _, done, total: report("validating", done, total),
         )
         nats = score.nats / score.tokens
@@ -106,6 +113,12 @@ class LanguageTask:
 
 def _lane(first: int, row: int) -> str:
     return f"lane {first + row}"
+
+
+def _read_sharded(trained: nn.Module, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
+    """Evaluate through the objective, whose forward gathers the weights that ranks hold in parts."""
+    nats, after, _ = trained(segment, memory)
+    return nats, after
 
 
 def _reader(state: State) -> LanguageModel:

@@ -33,12 +33,24 @@ class Event:
     values: dict[str, Any]
 
 
-class Part(NamedTuple):
-    """A part of a step's loss."""
+class MicroBatch(NamedTuple):
+    """The loss of one micro-batch: a step adds up the gradients of several."""
 
-    loss: Tensor  # a scalar; the parts of a step add up to nats per token
-    nats: Tensor  # (rows, T), what it is the mean of
-    rows: Callable[[int], str]  # what a row is called, should it not be finite
+    loss: Tensor  # a scalar; over the micro-batches of a step they add up to nats per token
+    nats: Tensor  # (rows, T), of which the loss is the mean
+    row_name: Callable[[int], str]  # names a row in the error if its loss is not finite
+    auxiliary: Tensor | None = None  # a scalar that is added to the loss
+
+    def backward(self) -> None:
+        """Add this micro-batch's gradients to the weights' gradients."""
+        (self.loss if self.auxiliary is None else self.loss + self.auxiliary).backward()
+
+
+class StepLoss(NamedTuple):
+    """The loss of a step, the mean over all ranks."""
+
+    nats: float  # per token
+    auxiliary: float | None  # None: the objective has no auxiliary loss
 
 
 class Validation(NamedTuple):
@@ -55,8 +67,8 @@ class Task(Protocol):
     def begin(self) -> dict[str, Any]:
         """What a watcher needs to make sense of the steps."""
 
-    def parts(self, state: State) -> Iterator[Part]:
-        """The next step's loss, part by part. Each is gone backward through before the next is asked for."""
+    def micro_batches(self, state: State) -> Iterator[MicroBatch]:
+        """The next step's micro-batches. Call `backward` on each before asking for the next."""
 
     def validate(self, state: State, report: Report) -> Validation:
         """How it does on the validation split."""
@@ -90,11 +102,14 @@ class Training:
             seconds = time.monotonic() - begin
             state.count(step=state.counters.step + 1, seconds=seconds)
             step = state.counters.step
-            yield Event(
-                "step",
-                step,
-                {"nats": loss, "learning_rate": learning_rate_at(step - 1, schedule), "seconds": seconds},
-            )
+            values = {
+                "nats": loss.nats,
+                "learning_rate": learning_rate_at(step - 1, schedule),
+                "seconds": seconds,
+            }
+            if loss.auxiliary is not None:
+                values["auxiliary"] = loss.auxiliary
+            yield Event("step", step, values)
             if _due(step, schedule.validate_every) or (schedule.validate_every and step == schedule.steps):
                 yield from self._validate()
             if _due(step, schedule.save_every) or step in (state.counters.best_step, schedule.trunk):
@@ -126,23 +141,18 @@ class Training:
         state = self.state
         counters, memories = state.counters, list(state.memories)
         with torch.random.fork_rng():
-            for part in self.task.parts(state):
-                part.loss.backward()
+            for micro_batch in self.task.micro_batches(state):
+                micro_batch.backward()
         for optimizer in state.optimizers:
             optimizer.zero_grad()
         state.counters, state.memories = counters, memories
 
-    def _step(self) -> float:
-        """One update of the weights; nats per token."""
-        state, total, trouble = self.state, 0.0, ""
-        for part in self.task.parts(state):
-            trouble = trouble or _infinite(part)
-            part.loss.backward()
-            total += part.loss.item()
-        total = self.ranks.mean(total)
-        if not math.isfinite(total):
-            row = next(filter(None, self.ranks.gathered(trouble)))
-            raise self.ranks.error(self._not_finite(f"the loss of {row} is not finite at"))
+    def _step(self) -> StepLoss:
+        """Update the weights once."""
+        state = self.state
+        loss = self._backward()
+        if loss.auxiliary is not None and not math.isfinite(loss.auxiliary):
+            raise self.ranks.error(self._not_finite("the auxiliary loss is not finite at"))
         norm = value_of(torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip))
         if not norm.isfinite():
             raise self.ranks.error(self._not_finite("the gradient is not finite at"))
@@ -150,7 +160,22 @@ class Training:
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        return total
+        return loss
+
+    def _backward(self) -> StepLoss:
+        """Compute the gradients of all micro-batches of a step."""
+        nats, auxiliary, row = 0.0, None, ""
+        for micro_batch in self.task.micro_batches(self.state):
+            row = row or _row_not_finite(micro_batch)
+            micro_batch.backward()
+            nats += micro_batch.loss.item()
+            if micro_batch.auxiliary is not None:
+                auxiliary = (auxiliary or 0.0) + micro_batch.auxiliary.item()
+        nats = self.ranks.mean(nats)
+        if not math.isfinite(nats):
+            first_row = next(filter(None, self.ranks.gathered(row)))
+            raise self.ranks.error(self._not_finite(f"the loss of {first_row} is not finite at"))
+        return StepLoss(nats, None if auxiliary is None else self.ranks.mean(auxiliary))
 
     def _not_finite(self, what: str) -> str:
         kept = checkpoints(self.run)
@@ -179,12 +204,12 @@ class Training:
         return Event("saved", self.state.counters.step, {"checkpoint": str(target)})
 
 
-def _infinite(part: Part) -> str:
-    """The row whose loss is not finite, if there is one."""
-    if part.loss.isfinite():
+def _row_not_finite(micro_batch: MicroBatch) -> str:
+    """The name of the first row whose loss is not finite; empty if all are."""
+    if micro_batch.loss.isfinite():
         return ""
-    whole = part.nats.detach().isfinite().all(dim=1)
-    return part.rows(int((~whole).nonzero()[0]))
+    finite = micro_batch.nats.detach().isfinite().all(dim=1)
+    return micro_batch.row_name(int((~finite).nonzero()[0]))
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,7 +1,7 @@
 """What is trained: one module with one forward, so that wrappers for several devices go around it alone."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -15,37 +15,45 @@ from segue.text.pair_batches import Batch
 Found = TypeVar("Found")
 
 
+class ObjectiveOutput(NamedTuple):
+    """What an objective returns. A tuple, because FSDP looks for tensors in tuples and not in other classes."""
+
+    nats: Tensor  # (B, T) cross-entropy of each target, unreduced
+    memory: Memory | None = None  # for the next segment; None: the model has no memory
+    auxiliary: Tensor | None = None  # a scalar that is added to the mean of nats; on all ranks or on none
+
+
 class Objective(nn.Module):
-    """The surprise of a segment."""
+    """The cross-entropy of a segment."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
-        """(B, T) Nats of each target, unreduced, and the memory to go on with."""
+    def forward(self, segment: Segment, memory: Memory) -> ObjectiveOutput:
+        """Nats (B, T) of each target, and the memory for the next segment."""
         device = self.model.vocabulary.tables[0].device
         hidden, after = self.model(
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
         )
-        return self.model.nats(hidden, segment.targets.to(device)), after
+        return ObjectiveOutput(self.model.nats(hidden, segment.targets.to(device)), after)
 
 
 class PairObjective(nn.Module):
-    """The surprise of a batch of translations."""
+    """The label-smoothed cross-entropy of a batch of translations."""
 
     def __init__(self, model: Seq2Seq | RecurrentSeq2Seq, smoothing: float) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, batch: Batch) -> Tensor:
-        """(B, T) Nats against the smoothed target; zero in padding."""
+    def forward(self, batch: Batch) -> ObjectiveOutput:
+        """Nats (B, T) against the smoothed target; zero in padding."""
         model, device = self.model, self.model.vocabulary.tables[0].device
         memory = model.start(batch.source.to(device), batch.source_lengths)
         hidden, _ = model(batch.decoder_input.to(device), memory, lengths=batch.target_lengths)
         targets = batch.targets.to(device)
         nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
-        return nats.masked_fill(targets < 0, 0)
+        return ObjectiveOutput(nats.masked_fill(targets < 0, 0))
 
     def within(self, do: Callable[[], Found]) -> Found:
         """Do something with the model, which is whole for as long where ranks hold parts of it."""

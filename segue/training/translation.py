@@ -27,7 +27,7 @@ from segue.text.batches import batches
 from segue.text.pair_batches import Batch, batch_of
 from segue.text.pairs import PairSet
 from segue.text.special_tokens import IGNORED
-from segue.training.loop import Part, Validation
+from segue.training.loop import MicroBatch, Validation
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
 from segue.training.weights import begin
@@ -65,17 +65,23 @@ class TranslationTask:
             "pairs": split.pairs,
         }
 
-    def parts(self, state: State) -> Iterator[Part]:
-        """A few batches, which count for as many tokens as they have; of each, the pairs that are this rank's."""
-        found = [self._next(state) for _ in range(self.recipe.train.accumulate)]
-        total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in found for number in numbers)
-        for place, numbers in enumerate(found):
-            sum_gradients(state.trained, place + 1 == len(found))
+    def micro_batches(self, state: State) -> Iterator[MicroBatch]:
+        """The next `accumulate` batches, each with this rank's pairs only. Every token of a step has equal weight."""
+        accumulate = self.recipe.train.accumulate
+        chosen = [self._next(state) for _ in range(accumulate)]
+        total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in chosen for number in numbers)
+        for place, numbers in enumerate(chosen):
+            sum_gradients(state.trained, place + 1 == accumulate)
             batch = self._dealt(numbers)
             with self._precision():
-                nats = state.trained(batch)
+                nats, _, auxiliary = state.trained(batch)
             # gradients are the mean over ranks, and the loss of a rank is its share of a sum
-            yield Part(self.ranks.size * nats.sum() / total, nats, partial(_pair, batch.numbers))
+            yield MicroBatch(
+                self.ranks.size * nats.sum() / total,
+                nats,
+                partial(_pair, batch.numbers),
+                None if auxiliary is None else auxiliary / accumulate,
+            )
 
     def _dealt(self, numbers: np.ndarray[Any, Any]) -> Batch:
         """The rank's pairs of a batch: every so-manyth, as neighbours are of like length."""
