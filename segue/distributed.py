@@ -1,8 +1,8 @@
-"""Several processes that work as one. The only file that names torch.distributed.
+"""Distributed training: several processes (ranks) that work as one. The only file that names torch.distributed.
 
-torchrun starts the processes and says in the environment which rank each is of how many (`launch.py`). Without
-it there is one process, `ALONE`, for which all that ranks do together is done already, so that nobody else has to ask.
-Rank 0 speaks: what goes wrong on all ranks at once is an `OtherRankError` on the others, which nobody prints.
+torchrun starts the processes and sets each one's rank and the world size in the environment (`launch.py`). Without
+torchrun there is one process, `ALONE`, whose collective operations return at once, so callers need no special case.
+Rank 0 reports errors: an error that occurs on all ranks is an `OtherRankError` on the others, which is not printed.
 """
 
 import re
@@ -24,69 +24,72 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from segue.errors import BundleError, OtherRankError, SegueError, TrainingError
-from segue.launch import Meeting, meeting, said
+from segue.launch import Rendezvous, launch_error, rendezvous
 
-LOST = re.compile(r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
-"""How torch's backends complain of a rank that does not answer."""
+LOST_RANK = re.compile(
+    r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE
+)
+"""Messages of torch's backends about a rank that does not answer."""
 
-ALSO_CALLED = ("project_source", "within")
-"""Methods that need weights as forward does: what sharding wraps is told of them."""
+FORWARD_METHODS = ("project_source", "within")
+"""Methods that use weights as `forward` does: FSDP must gather the weights for them too."""
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Ranks:
-    """One process alone."""
+    """One process alone: rank 0 of a world size of 1."""
 
-    rank, size = 0, 1
+    rank, world_size = 0, 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that speaks and writes."""
+        """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """Which of so many things in a row are its own: a block of neighbours."""
-        each = count // self.size
+        """The indices of `count` items that belong to this rank: a contiguous block."""
+        each = count // self.world_size
         return range(self.rank * each, (self.rank + 1) * each)
 
-    def total(self, value: float) -> float:
-        """The sum over all ranks; every rank gets the same."""
+    def all_reduce_sum(self, value: float) -> float:
+        """The sum of all ranks' values, the same on every rank."""
         return value
 
-    def mean(self, value: float) -> float:
-        return self.total(value) / self.size
+    def all_reduce_mean(self, value: float) -> float:
+        """The mean of all ranks' values, the same on every rank."""
+        return self.all_reduce_sum(value) / self.world_size
 
-    def highest(self, value: int) -> int:
-        """The highest of all ranks' numbers."""
+    def all_reduce_max(self, value: int) -> int:
+        """The maximum of all ranks' values, the same on every rank."""
         return value
 
-    def gathered(self, value: Any) -> list[Any]:
-        """Every rank's value, in their order."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in the order of the ranks."""
         return [value]
 
-    def together(self, do: Callable[[], Found]) -> Found:
-        """Do it on every rank; if one of them fails, all do, and rank 0 says why."""
+    def on_every_rank(self, do: Callable[[], Value]) -> Value:
+        """Call `do` on every rank. If it fails on one, every rank raises, and rank 0 tells why."""
         return do()
 
-    def agreed(self, find: Callable[[], Found]) -> Found:
-        """What rank 0 finds, which is the only one to look."""
-        return find()
+    def from_rank_zero(self, do: Callable[[], Value]) -> Value:
+        """Call `do` on rank 0 only and broadcast what it returns. If it fails, every rank raises."""
+        return do()
 
     def check_same(self, what: str, value: Any) -> None:
-        """Refuse to go on if ranks differ."""
+        """Raise on every rank if the ranks have different values."""
 
     def error(self, message: str) -> SegueError:
-        """To be raised by all ranks at once: rank 0 says it."""
+        """An error for all ranks to raise together: only rank 0 shows the message."""
         return TrainingError(message) if self.first else OtherRankError(message)
 
     def seed(self, seed: int, step: int = 0) -> None:
-        """Random numbers of their own for all ranks but the first, which goes on with those of one process."""
+        """Seed every rank but rank 0 with a seed of its own. Rank 0 keeps the random numbers of a single process."""
         if not self.first:
             torch.manual_seed(int(np.random.SeedSequence([seed, self.rank, step]).generate_state(1)[0]))
 
-    def spread(self, objective: nn.Module) -> nn.Module:
-        """What training calls instead, whose gradients are the mean over all ranks."""
+    def data_parallel(self, objective: nn.Module) -> nn.Module:
+        """The objective under DistributedDataParallel: its gradients are the mean over all ranks."""
         return objective
 
     def shard(
@@ -97,9 +100,9 @@ class Ranks:
         *,
         half: bool,  # noqa: ARG002
     ) -> nn.Module:
-        """The same, with every rank holding its part of each weight; whole ones are there for one block at a time.
+        """The objective under FSDP2: each rank holds a shard of each weight, and one block at a time is gathered.
 
-        With `half`, products are in bfloat16, and sums over ranks in float32.
+        With `half`, weights are gathered and multiplied in bfloat16, and gradients are summed over ranks in float32.
         """
         return objective
 
@@ -110,22 +113,22 @@ class Ranks:
         alongside: Callable[[], None],  # noqa: ARG002
         finish: Callable[[], None],
     ) -> None:
-        """Write tensors that ranks share into files of a folder, and what each does `alongside`; then `finish` once.
+        """Write sharded tensors into files of a folder, call `alongside` on each rank, then `finish` on rank 0.
 
-        Several ranks do so in the background, with the tensors as they are now. One process alone has only to finish.
+        Several ranks save in the background, with the tensors' present values. One process alone only calls `finish`.
         """
         finish()
 
-    def settle(self) -> None:
-        """Wait until what is being saved is on the disk."""
+    def wait_for_save(self) -> None:
+        """Wait until the checkpoint that is being saved is on the disk."""
 
 
 ALONE = Ranks()
 
 
-def placed(weight: Tensor, whole: Tensor) -> Tensor:
-    """A fresh copy of a tensor of the weight's shape, lying where the weight does: a part, if that is one."""
-    if not _shared_out(weight) or whole.shape != weight.shape:
+def distributed_like(weight: Tensor, whole: Tensor) -> Tensor:
+    """A fresh copy of a whole tensor, on the weight's device, and sharded as the weight is."""
+    if not _is_sharded(weight) or whole.shape != weight.shape:
         return whole.clone().to(weight.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -134,9 +137,9 @@ def placed(weight: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(here, mesh, weight.placements, src_data_rank=None).clone()
 
 
-def value_of(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be shared out."""
-    if not _shared_out(tensor):
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole tensor, gathered from all ranks if it is sharded."""
+    if not _is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import DTensor
 
@@ -144,69 +147,69 @@ def value_of(tensor: Tensor) -> Tensor:
     return tensor.full_tensor()
 
 
-def _shared_out(tensor: Tensor) -> bool:
-    """Whether ranks hold parts of it: a DTensor, which takes a second to import and which one process never has."""
+def _is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor. (Importing that class takes a second, and one process alone has none.)"""
     return hasattr(tensor, "device_mesh")
 
 
-def sum_gradients(trained: nn.Module, wanted: bool) -> None:
-    """Whether the next backward pass adds up gradients over ranks; of several in a step, only the last has to."""
+def set_gradient_sync(trained: nn.Module, sync: bool) -> None:
+    """Whether the next backward pass all-reduces gradients. Only a step's last micro-batch has to."""
     if isinstance(trained, DistributedDataParallel):
-        trained.require_backward_grad_sync = wanted
+        trained.require_backward_grad_sync = sync
 
 
-class Group(Ranks):
-    """One of several processes."""
+class ProcessGroup(Ranks):
+    """One of several processes: a rank of torch's default process group."""
 
     def __init__(self, timeout: float) -> None:
-        self.rank, self.size, self._timeout = dist.get_rank(), dist.get_world_size(), timeout
-        patience = timedelta(seconds=timeout)
+        self.rank, self.world_size, self._timeout = dist.get_rank(), dist.get_world_size(), timeout
+        limit = timedelta(seconds=timeout)
         plain = dist.get_backend() == "gloo"
-        # numbers and words travel between hosts, whatever gradients travel on
-        self._hosts = dist.group.WORLD if plain else dist.new_group(backend="gloo", timeout=patience)
-        self._savers = dist.new_group(backend="gloo", timeout=patience)
-        self._background, self._saving = ThreadPoolExecutor(max_workers=1), _done()
+        # numbers and messages are on the CPU: they travel with gloo, also where gradients travel with nccl
+        self._cpu_group = dist.group.WORLD if plain else dist.new_group(backend="gloo", timeout=limit)
+        self._save_group = dist.new_group(backend="gloo", timeout=limit)
+        self._background, self._saving = ThreadPoolExecutor(max_workers=1), _completed()
 
-    def total(self, value: float) -> float:
-        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM)
+    def all_reduce_sum(self, value: float) -> float:
+        return self._all_reduce(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM)
 
-    def highest(self, value: int) -> int:
-        return int(self._reduced(torch.tensor(value), dist.ReduceOp.MAX))
+    def all_reduce_max(self, value: int) -> int:
+        return int(self._all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
 
-    def _reduced(self, number: Tensor, how: Any) -> float:
-        dist.all_reduce(number, how, group=self._hosts)
+    def _all_reduce(self, number: Tensor, operation: Any) -> float:
+        dist.all_reduce(number, operation, group=self._cpu_group)
         return number.item()
 
-    def gathered(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._hosts)
+    def all_gather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._cpu_group)
         return values
 
-    def together(self, do: Callable[[], Found]) -> Found:
-        found: list[Found] = []
-        said = ""
+    def on_every_rank(self, do: Callable[[], Value]) -> Value:
+        returned: list[Value] = []
+        message = ""
         try:
-            found.append(do())
+            returned.append(do())
         except SegueError as error:
-            said = str(error)
-        for rank, words in enumerate(self.gathered(said)):
-            if words:
-                raise self.error(words if rank == 0 else f"rank {rank}: {words}")
-        return found[0]
+            message = str(error)
+        for rank, other in enumerate(self.all_gather(message)):
+            if other:
+                raise self.error(other if rank == 0 else f"rank {rank}: {other}")
+        return returned[0]
 
-    def agreed(self, find: Callable[[], Found]) -> Found:
-        found = self.together(lambda: find() if self.first else None)
-        value: Found = self.gathered(found)[0]
+    def from_rank_zero(self, do: Callable[[], Value]) -> Value:
+        own = self.on_every_rank(lambda: do() if self.first else None)
+        value: Value = self.all_gather(own)[0]
         return value
 
     def check_same(self, what: str, value: Any) -> None:
-        values = self.gathered(value)
+        values = self.all_gather(value)
         others = [str(rank) for rank, other in enumerate(values) if other != values[0]]
         if others:
             ranks = f"rank {others[0]} has" if len(others) == 1 else f"ranks {', '.join(others)} have"
             raise self.error(f"{ranks} another {what} than rank 0; start all of them with the same")
 
-    def spread(self, objective: nn.Module) -> nn.Module:
+    def data_parallel(self, objective: nn.Module) -> nn.Module:
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
 
     def shard(
@@ -221,14 +224,14 @@ class Group(Ranks):
 
         warnings.filterwarnings(
             "ignore", message="FSDP2-wrapped module .* returned a view"
-        )  # nobody writes to it
+        )  # it is only read
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
-        mesh = init_device_mesh(device.type, (self.size,))
+        mesh = init_device_mesh(device.type, (self.world_size,))
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh, mp_policy=policy)
         for module in (*blocks, objective):
-            for name in ALSO_CALLED:
+            for name in FORWARD_METHODS:
                 if hasattr(module, name):
                     register_fsdp_forward_method(module, name)
         return objective
@@ -243,65 +246,68 @@ class Group(Ranks):
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        tensors = {name: value for inside in files.values() for name, value in inside.items()}
-        index = {name: place for place, inside in enumerate(files.values(), 1) for name in inside}
+        tensors = {name: value for contents in files.values() for name, value in contents.items()}
+        index = {name: number for number, contents in enumerate(files.values(), 1) for name in contents}
         writer = HuggingFaceStorageWriter(
             str(folder), fqn_to_index_mapping=index, save_distributed=True, enable_consolidation=True
         )
-        # Where torch joins parts it writes zeros for a tensor without dimensions: see docs/decisions
-        whole = {
+        # Torch writes zeros for a tensor without dimensions when it consolidates shards: see docs/decisions
+        to_save = {
             name: value if value.dim() else value.view(1)
             for name, value in tensors.items()
-            if self.first or _shared_out(value)  # what all ranks hold, one of them copies and writes
+            if self.first or _is_sharded(value)  # rank 0 alone writes what every rank has whole
         }
-        written = async_save(whole, storage_writer=writer, process_group=self._savers)
+        written = async_save(to_save, storage_writer=writer, process_group=self._save_group)
         assert isinstance(written, Future)
 
         def wait_and_finish() -> None:
             alongside()
             written.result()
-            dist.barrier(group=self._savers)
+            dist.barrier(group=self._save_group)
             if self.first:
-                _rename(folder, list(files), max(index.values()))
+                _rename_consolidated(folder, list(files), max(index.values()))
                 finish()
 
         self._saving = self._background.submit(wait_and_finish)
 
-    def settle(self) -> None:
-        self.together(lambda: _saved(self._saving))
+    def wait_for_save(self) -> None:
+        self.on_every_rank(lambda: _raise_if_failed(self._saving))
 
-    def lost(self, *, late: bool) -> SegueError:
-        """Who does not answer any more, found out over the store, which is nobody's connection to anybody.
+    def lost_rank_error(self, *, timed_out: bool) -> SegueError:
+        """An error that names the ranks that do not answer any more.
 
-        Ranks that waited in vain find out one after the other; those whose connection broke, all at once.
+        Ranks that still run say so in the key-value store, which needs no connection between ranks. After a timeout
+        they notice one after another, so this waits longer; after a broken connection they notice at once.
         """
-        store, grace = dist.distributed_c10d._get_default_store(), min(30.0, self._timeout) if late else 1.0
-        heard, end = {self.rank}, time.monotonic() + grace
+        store = dist.distributed_c10d._get_default_store()
+        grace = min(30.0, self._timeout) if timed_out else 1.0
+        alive, end = {self.rank}, time.monotonic() + grace
         try:
             store.set_timeout(timedelta(seconds=grace))
             store.set(f"segue/heard/{self.rank}", "")
-            while len(heard) < self.size and time.monotonic() < end:
-                heard = {rank for rank in range(self.size) if store.check([f"segue/heard/{rank}"])}
+            while len(alive) < self.world_size and time.monotonic() < end:
+                alive = {rank for rank in range(self.world_size) if store.check([f"segue/heard/{rank}"])}
                 time.sleep(0.05)
-        except RuntimeError:  # the store itself does not answer, and rank 0 keeps it
+        except RuntimeError:  # the store does not answer, and rank 0 holds it
             return TrainingError(f"rank {self.rank} has no answer from rank 0; go on with --resume")
-        missing = ", ".join(str(rank) for rank in range(self.size) if rank not in heard)
-        if self.rank > min(heard):
-            return OtherRankError("told by another rank")
+        missing = ", ".join(str(rank) for rank in range(self.world_size) if rank not in alive)
+        if self.rank > min(alive):
+            return OtherRankError("another rank tells the reason")
         if not missing:
-            return TrainingError("the ranks lost each other; go on with --resume")
+            return TrainingError("the ranks lost the connection to each other; go on with --resume")
         return TrainingError(
             f"no answer from rank {missing}: stopped, killed or cut off; go on with --resume"
         )
 
 
-def _done() -> "Future[None]":
-    done: Future[None] = Future()
-    done.set_result(None)
-    return done
+def _completed() -> "Future[None]":
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
 
 
-def _saved(saving: "Future[None]") -> None:
+def _raise_if_failed(saving: "Future[None]") -> None:
+    """Wait for a save in the background, and raise what went wrong in it."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -312,56 +318,56 @@ def _saved(saving: "Future[None]") -> None:
         raise BundleError(f"a checkpoint could not be saved: {error}".splitlines()[0]) from error
 
 
-def _rename(folder: Path, names: Sequence[str], count: int) -> None:
-    """Torch has names of its own for the files that it joined; what it joined is not needed any more."""
-    for place, name in enumerate(names[:count], 1):
-        (folder / f"model-{place:05d}-of-{count:05d}.safetensors").rename(folder / name)
+def _rename_consolidated(folder: Path, names: Sequence[str], count: int) -> None:
+    """Give torch's consolidated files our names, and delete the shards that they were made of."""
+    for number, name in enumerate(names[:count], 1):
+        (folder / f"model-{number:05d}-of-{count:05d}.safetensors").rename(folder / name)
     shutil.rmtree(folder / "sharded")
     (folder / "model.safetensors.index.json").unlink()
 
 
-_joined: list[Ranks] = []
-"""The group that this process is in, if any: whoever joins again gets the same."""
+_current: list[Ranks] = []
+"""The process group of this process, if it has one: nested calls of `process_group` give the same one."""
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """The ranks that the environment speaks of, or this process alone."""
-    if _joined:
-        yield _joined[0]
+def process_group() -> Iterator[Ranks]:
+    """The process group that the environment describes, or this process alone."""
+    if _current:
+        yield _current[0]
         return
-    place = meeting()
+    place = rendezvous()
     if place is None:
         yield ALONE
         return
-    group = _join(place)
-    _joined.append(group)
+    group = _init_process_group(place)
+    _current.append(group)
     try:
         yield group
     except (RuntimeError, dist.DistError) as error:
-        if LOST.search(str(error)):
-            raise group.lost(late="timed out" in str(error).lower()) from error
+        if LOST_RANK.search(str(error)):
+            raise group.lost_rank_error(timed_out="timed out" in str(error).lower()) from error
         raise
     finally:
-        _joined.clear()
+        _current.clear()
         dist.destroy_process_group()
 
 
-def _join(place: Meeting) -> Group:
+def _init_process_group(place: Rendezvous) -> ProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    patience, opens = timedelta(seconds=place.seconds), place.rank == 0 and not place.hosted
+    timeout, is_server = timedelta(seconds=place.timeout), place.rank == 0 and not place.agent_store
     try:
-        shared = TCPStore(place.host, place.port, place.size, opens, patience, multi_tenant=True)
-        # ranks that are started again may meet in the same store, where those before them left their addresses
-        store = PrefixStore(f"segue/{place.attempt}", shared)
+        shared = TCPStore(place.host, place.port, place.world_size, is_server, timeout, multi_tenant=True)
+        # restarted ranks may use the same store, which still holds the addresses of the ranks before them
+        store = PrefixStore(f"segue/{place.restarts}", shared)
         dist.init_process_group(
-            backend, store=store, rank=place.rank, world_size=place.size, timeout=patience
+            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout
         )
-        return Group(place.seconds)
+        return ProcessGroup(place.timeout)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error):
-            raise said(
+            raise launch_error(
                 f"port {place.port} of {place.host} is in use; choose another with --master-port"
             ) from None
         reason = str(error).splitlines()[0]
-        raise said(f"the ranks did not find each other at {place.host}:{place.port}: {reason}") from None
+        raise launch_error(f"the ranks could not connect at {place.host}:{place.port}: {reason}") from None

@@ -1,4 +1,4 @@
-"""Where this process runs: the rank torchrun gave it, of how many, how they meet; the processor. Knows no torch."""
+"""What torchrun says about this process: rank, world size, rendezvous, device; and the processor. Knows no torch."""
 
 import os
 import platform
@@ -8,71 +8,73 @@ from pathlib import Path
 
 from segue.errors import ConfigError, OtherRankError, SegueError
 
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets, and what whoever starts processes by other means must set too."""
+REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that torchrun sets. Any other launcher must set them too."""
 
-TIMEOUT = "SEGUE_RANK_TIMEOUT"
-"""Seconds that a rank waits for the others before it gives up; 600 unless this variable says otherwise."""
+TIMEOUT_VARIABLE = "SEGUE_RANK_TIMEOUT"
+"""Environment variable: seconds that a rank waits for the others before it gives up; 600 if it is not set."""
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where ranks meet, and for how long they wait for each other."""
+class Rendezvous:
+    """How the ranks connect to each other, and for how long they wait."""
 
     rank: int
-    size: int
+    world_size: int
     host: str
     port: int
-    seconds: float
-    attempt: int  # how often torchrun has started them again
-    hosted: bool  # torchrun keeps the store they meet in; else rank 0 does
+    timeout: float  # seconds
+    restarts: int  # how often torchrun has started the ranks again
+    agent_store: bool  # torchrun's agent serves the key-value store; else rank 0 does
 
 
-def meeting() -> Meeting | None:
-    """As the environment says; None if this process is alone."""
+def rendezvous() -> Rendezvous | None:
+    """The rendezvous that the environment describes; None if this process is alone."""
     if not _launched() or os.environ.get("WORLD_SIZE") == "1":
         return None
-    missing = [name for name in NEEDED if not os.environ.get(name)]
+    missing = [name for name in REQUIRED_VARIABLES if not os.environ.get(name)]
     if missing:
-        raise said(
-            f"several processes were asked for and {', '.join(missing)} is not set; "
+        raise launch_error(
+            f"several processes were started, but {', '.join(missing)} is not set; "
             "start them with: torchrun --nproc-per-node N -m segue train …"
         )
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
         if not os.environ[name].isdigit():
-            raise said(f"{name} should be a number; found {os.environ[name]!r}")
-    wait = os.environ.get(TIMEOUT, "600")
-    if not re.fullmatch(r"\d+(\.\d+)?", wait) or not float(wait):
-        raise said(f"{TIMEOUT} should be a number of seconds; found {wait!r}")
-    rank, size, host, port = (os.environ[name] for name in NEEDED)
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Meeting(int(rank), int(size), host, int(port), float(wait), attempt(), hosted)
+            raise launch_error(f"{name} should be a number; found {os.environ[name]!r}")
+    timeout = os.environ.get(TIMEOUT_VARIABLE, "600")
+    if not re.fullmatch(r"\d+(\.\d+)?", timeout) or not float(timeout):
+        raise launch_error(f"{TIMEOUT_VARIABLE} should be a number of seconds; found {timeout!r}")
+    rank, world_size, host, port = (os.environ[name] for name in REQUIRED_VARIABLES)
+    agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Rendezvous(
+        int(rank), int(world_size), host, int(port), float(timeout), restart_count(), agent_store
+    )
 
 
-def said(message: str) -> SegueError:
-    """What every rank finds without asking the others: the first says it."""
+def launch_error(message: str) -> SegueError:
+    """An error that every rank finds by itself, before the ranks are connected. Only rank 0 shows it."""
     other = os.environ.get("RANK", "0") not in ("", "0")
     return OtherRankError(message) if other else ConfigError(message)
 
 
-def attempt() -> int:
+def restart_count() -> int:
     """How often torchrun has started this process again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
 
 
-def launch_name() -> str:
-    """The same for all ranks of a launch, and after a restart of them; empty if it has none."""
+def launch_id() -> str:
+    """Torchrun's run id: the same on all ranks, and after a restart; empty if there is none."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "")
     return "" if name == "none" else name
 
 
 def local_device(device: str) -> str:
-    """`cuda` is another one for every rank of a machine."""
+    """The device of this rank: under torchrun, `cuda` means the GPU with the number of the local rank."""
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and _launched() else device
 
 
-def neighbours() -> int:
-    """Processes of the same launch on this machine, itself included."""
+def local_world_size() -> int:
+    """The number of ranks on this machine, this one included."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
@@ -81,7 +83,7 @@ def _launched() -> bool:
 
 
 def processor() -> str:
-    """What the machine's processor calls itself."""
+    """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

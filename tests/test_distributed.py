@@ -14,7 +14,7 @@ from ranks import on_ranks, succeeded
 from runs import small_recipe
 from segue.checkpoint import WEIGHTS, read_tensors
 from segue.config import Reach, Reading
-from segue.distributed import joined
+from segue.distributed import process_group
 from segue.infer.evaluate import evaluate
 from segue.text.corpus import Stream, open_corpus
 from support import build, shape
@@ -98,7 +98,7 @@ def test_a_stream_that_ranks_share_is_scored_the_same(corpus: Path, tmp_path: Pa
 
 def score_shared(model: segue.TransformerXL, stream: Stream, scores: list[float]) -> None:
     """Ranks of one lane, and of two; with a stream too short for all of them, too."""
-    with joined() as ranks:
+    with process_group() as ranks:
         for reading, wanted in zip(READINGS, scores, strict=True):
             for lanes in (1, 2):
                 found = evaluate(model, stream, reading, lanes=lanes, limit=700, ranks=ranks)

@@ -16,7 +16,7 @@ from ranks import Ended, on_ranks, succeeded
 from runs import make_corpus, small_recipe
 from segue.checkpoint import WEIGHTS, checkpoints
 from segue.cli import main
-from segue.distributed import joined
+from segue.distributed import process_group
 from segue.errors import SegueError
 from segue.recipe import recipe_toml
 from segue.training.run import read_log
@@ -212,7 +212,7 @@ def test_an_incomplete_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(SegueError, match="RANK, MASTER_ADDR, MASTER_PORT .* start them with: torchrun"),
-        joined(),
+        process_group(),
     ):
         pass
     with socket.socket() as taken:
@@ -221,11 +221,17 @@ def test_an_incomplete_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -
         port = str(taken.getsockname()[1])
         for name, value in (("RANK", "zero"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
             monkeypatch.setenv(name, value)
-        with pytest.raises(SegueError, match="RANK should be a number; found 'zero'"), joined():
+        with pytest.raises(SegueError, match="RANK should be a number; found 'zero'"), process_group():
             pass
         monkeypatch.setenv("RANK", "0")
-        with pytest.raises(SegueError, match=f"port {port} of 127.0.0.1 is in use; choose another"), joined():
+        with (
+            pytest.raises(SegueError, match=f"port {port} of 127.0.0.1 is in use; choose another"),
+            process_group(),
+        ):
             pass
         monkeypatch.setenv("SEGUE_RANK_TIMEOUT", "soon")
-        with pytest.raises(SegueError, match="SEGUE_RANK_TIMEOUT should be a number of seconds"), joined():
+        with (
+            pytest.raises(SegueError, match="SEGUE_RANK_TIMEOUT should be a number of seconds"),
+            process_group(),
+        ):
             pass

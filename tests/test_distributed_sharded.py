@@ -11,7 +11,7 @@ from rank_runs import SIZES, both, check_equal, cut_to, pair_recipe, plain_recip
 from ranks import on_ranks, succeeded
 from segue.checkpoint import Bundle
 from segue.config import XLConfig
-from segue.distributed import joined
+from segue.distributed import process_group
 from segue.errors import SegueError
 from segue.nn.deferred import deferred
 from segue.nn.xl import TransformerXL
@@ -86,11 +86,11 @@ def test_each_rank_holds_its_part_and_no_more(corpus: Path, tmp_path: Path) -> N
 
 def count_bytes(recipe: Recipe, corpus: Path) -> None:
     """Weights, gradients and both moments: what lies in this rank is half of the model, but for odd rows."""
-    with joined() as ranks:
+    with process_group() as ranks:
         task = LanguageTask(recipe, open_corpus(corpus), torch.device("cpu"), ranks)
         state = task.fresh()
-        for part in task.parts(state):
-            part.loss.backward()
+        for micro_batch in task.micro_batches(state):
+            micro_batch.backward()
         state.optimizers[0].step()
         whole = sum(weight.numel() for weight in state.model.parameters())
         for values in (
@@ -111,7 +111,7 @@ def learn_in_halves(recipe: Recipe, corpus: Path) -> None:
     torch.backends.mkldnn.enabled = (
         False  # its products in bfloat16 are illegal instructions on some machines
     )
-    with joined() as ranks:
+    with process_group() as ranks:
         gradients = []
         for precision in ("bfloat16", "float32"):
             train = recipe.train.model_copy(update={"precision": precision})
@@ -119,8 +119,8 @@ def learn_in_halves(recipe: Recipe, corpus: Path) -> None:
             task = LanguageTask(chosen, open_corpus(corpus), torch.device("cpu"), ranks)
             state, seen = task.fresh(), []
             state.model.blocks[0].register_forward_hook(lambda *call, seen=seen: seen.append(call[2].dtype))
-            for part in task.parts(state):
-                part.loss.backward()
+            for micro_batch in task.micro_batches(state):
+                micro_batch.backward()
             assert set(seen) == {getattr(torch, precision)}
             found = {name: weight.grad.to_local() for name, weight in state.model.named_parameters()}
             assert {gradient.dtype for gradient in found.values()} == {torch.float32}

@@ -67,7 +67,7 @@ def evaluate(
     it.
     """
     from segue.checkpoint import load, translates
-    from segue.distributed import joined
+    from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
     from segue.launch import local_device
 
@@ -82,15 +82,15 @@ def evaluate(
         way = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
         way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
-    with joined() as ranks, Progress("tokens") as progress:
+    with process_group() as ranks, Progress("tokens") as progress:
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
-            _check_ways(ranks.size, sliding, dynamic, cache > 0, lanes > 1)
+            _check_ways(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
-        bundle, corpus = ranks.together(opened)
+        bundle, corpus = ranks.on_every_rank(opened)
         model = bundle.model.frozen(int8=True) if int8 else bundle.model
         reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
         begin = time.monotonic()
@@ -99,8 +99,8 @@ def evaluate(
             return
     name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
-    if ranks.size > 1:
-        facts |= {"ranks": ranks.size, "overlap": model.looks_back(reading)}
+    if ranks.world_size > 1:
+        facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
     echo(json.dumps(facts) if as_json else _said(facts))
 
 

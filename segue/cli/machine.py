@@ -26,9 +26,9 @@ def use(threads: int, device: str) -> None:
 
     from segue.cli.busy import watch_others
     from segue.errors import InputError
-    from segue.launch import neighbours
+    from segue.launch import local_world_size
 
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // neighbours()))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_world_size()))
     if torch.get_num_threads() > 1:
         watch_others()
     try:

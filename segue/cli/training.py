@@ -72,15 +72,15 @@ def train(
     --extend says how it goes on. With train.schedule=constant and train.cooldown=N only the last N steps have a falling
     rate: extending goes on from before them, as if the longer run had been planned.
     """
-    from segue.distributed import joined
+    from segue.distributed import process_group
     from segue.launch import local_device
     from segue.training import run as runs
 
     stop = _stop_on_signals()
     changes = list(change or []) + ([] if seed is None else [f"train.seed={seed}"])
-    with joined() as ranks, Progress("tokens") as progress:
+    with process_group() as ranks, Progress("tokens") as progress:
         place = local_device(device or "cpu")
-        ranks.together(lambda: use(threads, place))
+        ranks.on_every_rank(lambda: use(threads, place))
         if resume is not None:
             watch = _Watch(progress, place)
             runs.resume(
@@ -94,7 +94,7 @@ def train(
             )
             folder = resume
         else:
-            chosen, bundle = ranks.together(lambda: _recipe(recipe, changes, data, begin_with))
+            chosen, bundle = ranks.on_every_rank(lambda: _recipe(recipe, changes, data, begin_with))
             assert recipe is not None
             assert data is not None
             folder = output or Path("runs") / Path(recipe).stem

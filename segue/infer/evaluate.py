@@ -119,9 +119,9 @@ def evaluate(
     found = surprises(model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks)
     for surprise in found:
         nats, done = nats + surprise.sum().item(), done + len(surprise)
-        report("evaluating", done, total // ranks.size)
-    assert ranks.total(done) == total, "every target is scored once"
-    return scored(stream, ranks.total(nats), total)
+        report("evaluating", done, total // ranks.world_size)
+    assert ranks.all_reduce_sum(done) == total, "every target is scored once"
+    return scored(stream, ranks.all_reduce_sum(nats), total)
 
 
 @torch.no_grad()
@@ -144,8 +144,8 @@ def surprises(
     memory: Memory = model.start(lanes=lanes, reach=reading.reach)
     plan = (
         segments(stream, reading, total, documents=documents)
-        if lanes * ranks.size == 1
-        else _side_by_side(model, stream, reading, _Parts(lanes * ranks.size, total, ranks), documents)
+        if lanes * ranks.world_size == 1
+        else _side_by_side(model, stream, reading, _Parts(lanes * ranks.world_size, total, ranks), documents)
     )
     for segment in plan:
         nats, memory = read(segment, memory)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
-from segue.distributed import ALONE, Ranks, sum_gradients
+from segue.distributed import ALONE, Ranks, set_gradient_sync
 from segue.infer.evaluate import Score, evaluate
 from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
@@ -51,7 +51,7 @@ class LanguageTask:
         build = partial(build_language_model, self.recipe.model)
         built, trained = begin(build, self.objective, given, train, self.device, self.ranks)
         state = fresh_state(built, trained, train, self.ranks)
-        lanes = train.lanes // train.accumulate // self.ranks.size
+        lanes = train.lanes // train.accumulate // self.ranks.world_size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
         return state
 
@@ -69,7 +69,7 @@ class LanguageTask:
         lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents, own)
         segment = lanes.segment(state.counters.position, train.segment)
         for chunk, some in enumerate(_chunks(segment, train.accumulate)):
-            sum_gradients(state.trained, chunk + 1 == train.accumulate)
+            set_gradient_sync(state.trained, chunk + 1 == train.accumulate)
             with self._precision():
                 nats, memory, auxiliary = state.trained(some, state.memories[chunk])
             counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats

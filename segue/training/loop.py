@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from segue.checkpoint import checkpoints
-from segue.distributed import ALONE, Ranks, value_of
+from segue.distributed import ALONE, Ranks, full_tensor
 from segue.progress import Report, silent
 from segue.recipe import Schedule
 from segue.training.optim import learning_rate_at, set_learning_rate
@@ -95,7 +95,7 @@ class Training:
         begin = time.monotonic() - state.counters.seconds
         told = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.begin()}
         yield Event("begin", state.counters.step, told)
-        if self.ranks.size > 1:
+        if self.ranks.world_size > 1:
             self._rehearse()
         while not (reason := self._stop_reason()):
             loss = self._step()
@@ -115,7 +115,7 @@ class Training:
             if _due(step, schedule.save_every) or step in (state.counters.best_step, schedule.trunk):
                 yield self._save()
         yield self._save()
-        self.ranks.settle()
+        self.ranks.wait_for_save()
         yield Event("done", state.counters.step, {"reason": reason, "seconds": state.counters.seconds})
 
     def _stop_reason(self) -> str:
@@ -130,7 +130,7 @@ class Training:
             reason = "plateau"
         elif schedule.minutes is not None and counters.seconds >= 60 * schedule.minutes:
             reason = "minutes"
-        return REASONS[self.ranks.highest(REASONS.index(reason))]
+        return REASONS[self.ranks.all_reduce_max(REASONS.index(reason))]
 
     def _rehearse(self) -> None:
         """A step that leaves no trace.
@@ -153,7 +153,7 @@ class Training:
         loss = self._backward()
         if loss.auxiliary is not None and not math.isfinite(loss.auxiliary):
             raise self.ranks.error(self._not_finite("the auxiliary loss is not finite at"))
-        norm = value_of(torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip))
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip))
         if not norm.isfinite():
             raise self.ranks.error(self._not_finite("the gradient is not finite at"))
         set_learning_rate(state.optimizers, learning_rate_at(state.counters.step, self.schedule))
@@ -171,11 +171,11 @@ class Training:
             nats += micro_batch.loss.item()
             if micro_batch.auxiliary is not None:
                 auxiliary = (auxiliary or 0.0) + micro_batch.auxiliary.item()
-        nats = self.ranks.mean(nats)
+        nats = self.ranks.all_reduce_mean(nats)
         if not math.isfinite(nats):
-            first_row = next(filter(None, self.ranks.gathered(row)))
+            first_row = next(filter(None, self.ranks.all_gather(row)))
             raise self.ranks.error(self._not_finite(f"the loss of {first_row} is not finite at"))
-        return StepLoss(nats, None if auxiliary is None else self.ranks.mean(auxiliary))
+        return StepLoss(nats, None if auxiliary is None else self.ranks.all_reduce_mean(auxiliary))
 
     def _not_finite(self, what: str) -> str:
         kept = checkpoints(self.run)
@@ -185,7 +185,7 @@ class Training:
     def _validate(self) -> Iterator[Event]:
         state = self.state
         state.model.eval()
-        worth, amount, told = self.ranks.gathered(tuple(self.task.validate(state, self.report)))[0]
+        worth, amount, told = self.ranks.all_gather(tuple(self.task.validate(state, self.report)))[0]
         state.model.train()
         counters = state.counters
         if counters.best_of not in (None, amount):

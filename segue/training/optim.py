@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from segue.distributed import placed
+from segue.distributed import distributed_like
 from segue.recipe import Schedule
 from segue.training.muon import Muon
 
@@ -105,4 +105,6 @@ def restore_optimizers(
         name, key = full.rsplit(":", 1)
         weight = weights[name]
         # a fresh allocation: how memory is aligned changes the last bit of some products
-        owners[weight].state[weight][key] = placed(weight, value.view(()) if key == "step" else value)
+        owners[weight].state[weight][key] = distributed_like(
+            weight, value.view(()) if key == "step" else value
+        )

@@ -20,11 +20,11 @@ import torch
 
 import segue
 from segue.checkpoint import CHECKPOINTS, Bundle, Translator, checkpoints, read_json
-from segue.distributed import Ranks, joined
+from segue.distributed import Ranks, process_group
 from segue.errors import TrainingError
 from segue.files import beside, flush, locked, write_whole
 from segue.interop.vectors import Vectors
-from segue.launch import attempt, launch_name, local_device, processor
+from segue.launch import launch_id, local_device, processor, restart_count
 from segue.recipe import Extension, Recipe, TranslationRecipe, recipe_toml
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
@@ -62,32 +62,32 @@ def train(
     Under torchrun all ranks call it, and go on with the run if torchrun had to start them again.
     """
     run = Path(run)
-    with joined() as ranks:
-        if ranks.agreed(lambda: _begun(run)):
+    with process_group() as ranks:
+        if ranks.from_rank_zero(lambda: _begun(run)):
             return resume(run, data=data, device=device, watch=watch, interrupted=interrupted)
 
         def checked() -> Corpus | PairSet:
             opened = _opened(recipe, data)
             check_fit(recipe, opened, begin_with)
             check_feasible(recipe, opened, device)
-            check_dealt(recipe, ranks.size)
+            check_dealt(recipe, ranks.world_size)
             return opened
 
-        opened = ranks.together(checked)
+        opened = ranks.on_every_rank(checked)
         _check_agreement(recipe, opened, ranks)
         task = _task(recipe, opened, device, ranks)
         state = task.fresh(None if begin_with is None else begin_with.model)
         if vectors is not None:
             watch(Event("note", 0, {"text": _entered(ranks, state, vectors, opened)}))
-        fresh = ranks.agreed(lambda: _make(run))
+        fresh = ranks.from_rank_zero(lambda: _make(run))
         with _alone(fresh, ranks):
-            ranks.agreed(lambda: _describe(fresh, recipe, _circumstances(opened, device, ranks)))
-            ranks.together(lambda: _check_shared(fresh))
+            ranks.from_rank_zero(lambda: _describe(fresh, recipe, _circumstances(opened, device, ranks)))
+            ranks.on_every_rank(lambda: _check_shared(fresh))
             if begin_with or vectors:
                 # a run that is killed before its first checkpoint must not begin from nothing
                 save_state(fresh, state, recipe.train, task.write, ranks)
-                ranks.settle()
-            ranks.agreed(lambda: _put(fresh, run))
+                ranks.wait_for_save()
+            ranks.from_rank_zero(lambda: _put(fresh, run))
             _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
@@ -96,14 +96,14 @@ def train(
 def _alone(run: Path, ranks: Ranks) -> Iterator[None]:
     """Hold the run's lock, on rank 0 for all."""
     with ExitStack() as stack:
-        ranks.agreed(lambda: stack.enter_context(locked(run, TrainingError)))
+        ranks.from_rank_zero(lambda: stack.enter_context(locked(run, TrainingError)))
         yield
 
 
 def _entered(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
     """Put the vectors into the embedding, and tell how many symbols they were for."""
     tokenizer = opened.source if isinstance(opened, PairSet) else opened.tokenizer
-    found = ranks.together(lambda: put_vectors(state.model, vectors, tokenizer))
+    found = ranks.on_every_rank(lambda: put_vectors(state.model, vectors, tokenizer))
     return f"{found:,} of {tokenizer.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
 
 
@@ -112,7 +112,7 @@ def _begun(run: Path) -> bool:
     if not run.exists():
         return False
     ours = (run / "run.json").is_file() and (
-        attempt() or (launch_name() and read_json(run / "run.json").get("launch") == launch_name())
+        restart_count() or (launch_id() and read_json(run / "run.json").get("launch") == launch_id())
     )
     if not ours:
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
@@ -189,7 +189,7 @@ def resume(
     `extend` says what becomes of the learning rate if `changes` add steps to a schedule that had an end.
     """
     run = Path(run)
-    with joined() as ranks:
+    with process_group() as ranks:
 
         def opened_again() -> tuple[Extended, Corpus | PairSet]:
             extension = extended(run, changes, extend)
@@ -198,20 +198,20 @@ def resume(
                 raise TrainingError(
                     f"{opened.folder} is not the corpus that {run} was trained on; give that one with --data"
                 )
-            check_dealt(extension.recipe, ranks.size)
+            check_dealt(extension.recipe, ranks.world_size)
             return extension, opened
 
         def told() -> dict[str, Any]:
             return read_json(run / "run.json")
 
-        (recipe, notes, trunk), opened = ranks.together(opened_again)
+        (recipe, notes, trunk), opened = ranks.on_every_rank(opened_again)
         _check_agreement(recipe, opened, ranks)
         newest = [folder.name for folder in checkpoints(run)[-1:]]
         ranks.check_same("newest checkpoint (is the folder shared?)", newest)
         device = device or str(told()["device"])
         with _alone(run, ranks):
             if trunk is not None:
-                ranks.agreed(partial(back_to, run, trunk))
+                ranks.from_rank_zero(partial(back_to, run, trunk))
             task = _task(recipe, opened, device, ranks)
             warnings: list[str] = []
             if checkpoints(run):
@@ -224,7 +224,7 @@ def resume(
                 for kind, texts in (("warning", warnings), ("note", notes)):
                     for text in texts:
                         watch(Event(kind, state.counters.step, {"text": text}))
-            ranks.agreed(lambda: write_whole(run / "recipe.toml", recipe_toml(recipe), TrainingError))
+            ranks.from_rank_zero(lambda: write_whole(run / "recipe.toml", recipe_toml(recipe), TrainingError))
             _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
@@ -267,8 +267,8 @@ def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[
         "machine": platform.machine(),
         "processor": processor(),
         "threads": torch.get_num_threads(),
-        "ranks": ranks.size,
-        "launch": launch_name(),
+        "ranks": ranks.world_size,
+        "launch": launch_id(),
         "device": device,
         "data": str(opened.folder.absolute()),
         "checksums": opened.header.checksums,

@@ -34,7 +34,7 @@ from segue.checkpoint import (
     write_tensors,
 )
 from segue.config import Settings
-from segue.distributed import ALONE, Ranks, placed
+from segue.distributed import ALONE, Ranks, distributed_like
 from segue.errors import BundleError, SegueError
 from segue.files import remove_folder, whole_folder
 from segue.nn.memory import Memory
@@ -82,7 +82,7 @@ def fresh_state(model: nn.Module, trained: nn.Module, schedule: Schedule, ranks:
 def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Give a model these weights, of which it may hold a part only."""
     held = dict(model.named_parameters())
-    model.load_state_dict({name: placed(held[name], whole) for name, whole in weights.items()})
+    model.load_state_dict({name: distributed_like(held[name], whole) for name, whole in weights.items()})
 
 
 def save_state(
@@ -94,9 +94,11 @@ def save_state(
     """
     target, counters = checkpoint_path(run, state.counters.step), state.counters
     parts = target.with_name(f".{target.name}.parts")
-    ranks.settle()
-    if ranks.agreed(lambda: _cleared(run, target, parts if ranks.size > 1 else None)):
-        ranks.agreed(lambda: _prune(run, counters, schedule))  # it may have been killed before it could
+    ranks.wait_for_save()
+    if ranks.from_rank_zero(lambda: _cleared(run, target, parts if ranks.world_size > 1 else None)):
+        ranks.from_rank_zero(
+            lambda: _prune(run, counters, schedule)
+        )  # it may have been killed before it could
         return target
     weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
     optimizers = {
@@ -106,7 +108,7 @@ def save_state(
     def finish() -> None:
         with whole_folder(target, BundleError) as folder:
             write(folder, state)
-            if ranks.size == 1:
+            if ranks.world_size == 1:
                 write_tensors(folder / WEIGHTS, weights)
                 write_tensors(folder / TENSORS, {**optimizers, **own})
             else:
@@ -145,11 +147,11 @@ def load_state(run: Path, fresh: Callable[[], State], warnings: list[str], ranks
     """The newest checkpoint that is whole. Damaged ones are passed over, and `warnings` told why."""
     for folder in reversed(checkpoints(run)):
         try:
-            ranks.agreed(partial(verify, folder))
-            return ranks.together(partial(_restored, folder, fresh(), ranks))
+            ranks.from_rank_zero(partial(verify, folder))
+            return ranks.on_every_rank(partial(_restored, folder, fresh(), ranks))
         except SegueError as error:
             warnings.append(f"passing over a damaged checkpoint: {error}")
-            ranks.agreed(partial(_set_aside, folder))
+            ranks.from_rank_zero(partial(_set_aside, folder))
     raise BundleError(f"{run} has no whole checkpoint to go on from; start it again")
 
 
@@ -204,7 +206,7 @@ def _dealt(tensors: dict[str, Tensor], fresh: list[Memory], ranks: Ranks) -> Ite
     pieces: list[Memory] = []
     while below := _below(tensors, f"memory/{len(pieces)}/"):
         pieces.append(type(fresh[0]).from_tensors(below, fresh[0].reach))
-    if sum(piece.lanes for piece in pieces) != ranks.size * sum(memory.lanes for memory in fresh):
+    if sum(piece.lanes for piece in pieces) != ranks.world_size * sum(memory.lanes for memory in fresh):
         raise BundleError("it has not as many lanes as the recipe")
     first = ranks.rank * sum(memory.lanes for memory in fresh)
     for memory in fresh:

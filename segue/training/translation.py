@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from segue.checkpoint import Translator, build_translator, describe_translator
-from segue.distributed import ALONE, Ranks, sum_gradients
+from segue.distributed import ALONE, Ranks, set_gradient_sync
 from segue.infer.judge import bleu, split_nats, split_texts
 from segue.infer.translate import translate
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -71,13 +71,13 @@ class TranslationTask:
         chosen = [self._next(state) for _ in range(accumulate)]
         total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in chosen for number in numbers)
         for place, numbers in enumerate(chosen):
-            sum_gradients(state.trained, place + 1 == accumulate)
+            set_gradient_sync(state.trained, place + 1 == accumulate)
             batch = self._dealt(numbers)
             with self._precision():
                 nats, _, auxiliary = state.trained(batch)
             # gradients are the mean over ranks, and the loss of a rank is its share of a sum
             yield MicroBatch(
-                self.ranks.size * nats.sum() / total,
+                self.ranks.world_size * nats.sum() / total,
                 nats,
                 partial(_pair, batch.numbers),
                 None if auxiliary is None else auxiliary / accumulate,
@@ -85,7 +85,7 @@ class TranslationTask:
 
     def _dealt(self, numbers: np.ndarray[Any, Any]) -> Batch:
         """The rank's pairs of a batch: every so-manyth, as neighbours are of like length."""
-        own = numbers[self.ranks.rank :: self.ranks.size]
+        own = numbers[self.ranks.rank :: self.ranks.world_size]
         if len(own):
             return batch_of(self.pairs, own)
         spare = batch_of(self.pairs, numbers[:1])  # fewer pairs than ranks: one that does not count

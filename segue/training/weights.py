@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from segue.distributed import Ranks, placed
+from segue.distributed import Ranks, distributed_like
 from segue.nn.block import Block
 from segue.nn.deferred import deferred
 from segue.recipe import Schedule
@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def in_parts(train: Schedule, ranks: Ranks) -> bool:
-    return train.sharded and ranks.size > 1
+    return train.sharded and ranks.world_size > 1
 
 
 def begin(
@@ -34,7 +34,7 @@ def begin(
         if given is not None:
             model.load_state_dict(given)
         freeze(model, train)
-        return model, ranks.spread(objective(model.to(device)))
+        return model, ranks.data_parallel(objective(model.to(device)))
     model, draws = deferred(build)  # it is never whole anywhere
     freeze(model, train)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
@@ -42,5 +42,5 @@ def begin(
     trained.to_empty(device=device)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.copy_(placed(weight, draws[name]() if given is None else given[name]))
+            weight.copy_(distributed_like(weight, draws[name]() if given is None else given[name]))
     return model, trained
