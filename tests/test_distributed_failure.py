@@ -168,7 +168,7 @@ def test_what_ranks_cannot_do_is_refused_in_one_line(corpus: Path, tmp_path: Pat
     words = ["train", tmp_path / "recipe.toml", "--data", corpus, "-o", tmp_path / "run"]
     refused(
         on_ranks(3, tmp_path, command, *words),
-        "4 lanes cannot be dealt to 3 ranks; start 2 or 4 ranks, or use --set train.lanes=6",
+        "4 lanes cannot be divided among 3 ranks; start 2 or 4 ranks, or use --set train.lanes=6",
     )
     same = "than rank 0; start all of them with the same"
     refused(

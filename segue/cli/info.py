@@ -91,13 +91,13 @@ def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, A
     from segue.nn.scale import Machines, rank_share
     from segue.presets import preset
     from segue.recipe import Recipe
-    from segue.training.checks import check_dealt
+    from segue.training.checks import check_lanes_divide
 
     recipe = preset(name).recipe
     fits = isinstance(recipe, Recipe) and isinstance(recipe.model, XLConfig)
     if not isinstance(recipe, Recipe) or not fits or flops <= 0 or bandwidth <= 0:
         raise InputError("--ranks is for Transformer-XLs, and --flops and --bandwidth are above 0")
-    check_dealt(recipe, ranks)
+    check_lanes_divide(recipe, ranks)
     facts: dict[str, Any] = {"preset": name, "parameters": parameters(recipe.model), "ranks": ranks}
     facts |= {
         "assumed": f"{flops:g} TFLOP/s and {bandwidth:g} GB/s for each rank, float32; nothing is measured"

@@ -1,4 +1,4 @@
-"""Word vectors from elsewhere as a model's embedding."""
+"""Pretrained word vectors as a model's input embedding."""
 
 from torch import nn
 
@@ -9,26 +9,28 @@ from segue.recipe import Schedule
 from segue.text.tokenizer import Tokenizer
 
 
-def entrance(model: nn.Module) -> Vocabulary:
-    """Where tokens become vectors: a translator's source side, which may be its only vocabulary."""
-    found = getattr(model, "source_vocabulary", None) or model.vocabulary
-    assert isinstance(found, Vocabulary)
-    return found
+def input_embedding(model: nn.Module) -> Vocabulary:
+    """The vocabulary whose embedding reads the input: of a translator, the source's."""
+    vocabulary = getattr(model, "source_vocabulary", None) or model.vocabulary
+    assert isinstance(vocabulary, Vocabulary)
+    return vocabulary
 
 
 def freeze(model: nn.Module, train: Schedule) -> None:
-    """Let the embedding stay as it is, if the recipe wants that."""
-    for table in entrance(model).tables if train.frozen else ():
+    """Take the input embedding out of training if the recipe says `train.frozen`."""
+    for table in input_embedding(model).tables if train.frozen else ():
         table.requires_grad_(False)
 
 
-def put_vectors(model: nn.Module, vectors: Vectors, tokenizer: Tokenizer) -> int:
-    """Give the symbols that are words in `vectors` their rows; how many there were."""
-    vocabulary = entrance(model)
+def initialize_embedding(model: nn.Module, vectors: Vectors, tokenizer: Tokenizer) -> int:
+    """Set the embedding of each symbol that is a word in `vectors`; returns the number of these symbols."""
+    vocabulary = input_embedding(model)
     if len(vocabulary.tables) > 1:
-        raise TrainingError("vectors fill an embedding of one width; use model.divisor=1")
+        raise TrainingError(
+            "word vectors need an embedding of one width for all symbols; use model.divisor=1"
+        )
     texts = [tokenizer.decode([token]).decode(errors="replace").strip() for token in range(tokenizer.size)]
     table = vocabulary.tables[0]
-    fitted, found = vectors.fitted(table, texts)
-    table.data.copy_(fitted)
-    return found
+    rows, matched = vectors.fitted(table, texts)
+    table.data.copy_(rows)
+    return matched

@@ -1,4 +1,4 @@
-"""Going on with a run under a changed recipe: what may change, and what becomes of the learning rate."""
+"""Extending a run: which settings may change on resume, and how the learning rate continues."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,30 +28,30 @@ EXTENDABLE = (
     "keep",
     "sharded",
 )
-"""What of a recipe may change when a run goes on: how long, how often; never what it computes."""
+"""Settings that may change when a run is resumed: how long and how often, never what is computed."""
 
 
 class Extended(NamedTuple):
-    """A recipe to go on with."""
+    """A changed recipe for a resumed run."""
 
     recipe: Recipe | TranslationRecipe
-    notes: list[str]  # what becomes of the rate
-    trunk: int | None = (
-        None  # go back to this step first: the cool-down that follows it is not wanted any more
-    )
+    notes: list[str]  # for the user: how the learning rate continues
+    trunk: int | None = None  # first go back to this step, before the cool-down
 
 
 def extended(run: Path, changes: Sequence[str], how: Extension | None) -> Extended:
-    """The run's recipe with some changes; `how` the rate goes on if there are more steps than were planned."""
+    """The run's recipe with some changes; `how` says how the learning rate continues if steps are added."""
     if not (run / "recipe.toml").is_file():
         raise TrainingError(
             f"{run} is no run (it has no recipe.toml); start one: segue train PRESET --data DIR -o {run}"
         )
     values = read_recipe(run / "recipe.toml")
     before, after = recipe_of(values), recipe_of(with_changes(values, changes))
-    fixed = dict.fromkeys(EXTENDABLE)
+    ignored = dict.fromkeys(EXTENDABLE)
     rest = [one.model_dump(exclude={"train"}) for one in (before, after)]
-    if rest[0] != rest[1] or before.train.model_copy(update=fixed) != after.train.model_copy(update=fixed):
+    if rest[0] != rest[1] or before.train.model_copy(update=ignored) != after.train.model_copy(
+        update=ignored
+    ):
         raise TrainingError(
             f"a resumed run keeps its recipe; only {', '.join(f'train.{name}' for name in EXTENDABLE)} may change; "
             "to train these weights differently: segue train --from"
@@ -67,16 +67,17 @@ def extended(run: Path, changes: Sequence[str], how: Extension | None) -> Extend
         return _from_trunk(run, after, old)
     if how is None and old.depends_on_steps:
         if new.steps > old.steps:
-            raise TrainingError(_choices(old, new))
+            raise TrainingError(_ask_how(old, new))
         how = "stretch"
     if how is None:
         return Extended(after, [])
     entry = {"extensions": (*old.extensions, (old.steps, how))} if new.steps > old.steps else {}
     chosen = after.model_copy(update={"train": new.model_copy(update=entry)})
-    return Extended(chosen, [_told(old, chosen.train, how)])
+    return Extended(chosen, [_note(old, chosen.train, how)])
 
 
-def _choices(old: Schedule, new: Schedule) -> str:
+def _ask_how(old: Schedule, new: Schedule) -> str:
+    """The error for more steps without --extend: what each choice does to the learning rate."""
     last, jump = learning_rate_at(old.steps - 1, old), learning_rate_at(old.steps, new)
     return (
         f"the {old.schedule} schedule of {old.steps:,} steps ends at a learning rate of {last:.2g}; say how to go on: "
@@ -85,7 +86,8 @@ def _choices(old: Schedule, new: Schedule) -> str:
     )
 
 
-def _told(old: Schedule, new: Schedule, how: Extension) -> str:
+def _note(old: Schedule, new: Schedule, how: Extension) -> str:
+    """A note to the user: how the learning rate continues."""
     end = min(old.steps, new.steps)
     before, after = learning_rate_at(end - 1, old), learning_rate_at(min(old.steps, new.steps - 1), new)
     words = {
@@ -99,7 +101,7 @@ def _told(old: Schedule, new: Schedule, how: Extension) -> str:
 
 
 def _from_trunk(run: Path, after: Recipe | TranslationRecipe, old: Schedule) -> Extended:
-    """A cool-down that has begun is undone, so that the longer run is as if it had been planned."""
+    """Go back to before the cool-down, so that the longer run equals one that was planned so long."""
     trunk = min(old.trunk, after.train.trunk)
     if not any(step_of(folder) > trunk for folder in checkpoints(run)):
         return Extended(after, [])
@@ -110,13 +112,13 @@ def _from_trunk(run: Path, after: Recipe | TranslationRecipe, old: Schedule) -> 
         )
     note = (
         f"going on from step {trunk:,}, before the learning rate began to fall; "
-        "what came after it is kept as cooled-step-…"
+        "later checkpoints are kept as cooled-step-…"
     )
     return Extended(after, [note], trunk)
 
 
-def back_to(run: Path, trunk: int) -> None:
-    """Put the checkpoints after the trunk aside: they can be loaded, and are not gone on from."""
+def set_aside_after(run: Path, trunk: int) -> None:
+    """Rename the checkpoints after the trunk: they can still be loaded, but the run is not resumed from them."""
     for folder in checkpoints(run):
         if step_of(folder) > trunk:
             aside = run / CHECKPOINTS / f"cooled-{folder.name}"

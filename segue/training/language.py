@@ -1,4 +1,4 @@
-"""Learning to read on: the lanes of a corpus in order, memory carried along.
+"""Training a language model: segments of all lanes in order, with the memory carried from segment to segment.
 
 Letters: B lanes, T tokens in the segment.
 """
@@ -29,12 +29,12 @@ from segue.text.lanes import Lanes, Segment
 from segue.training.loop import MicroBatch, Validation
 from segue.training.objective import Objective
 from segue.training.state import State, fresh_state
-from segue.training.weights import begin, in_parts
+from segue.training.weights import initial_model, is_sharded
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageTask:
-    """A language model and a corpus."""
+    """Train a language model on a corpus."""
 
     recipe: Recipe
     corpus: Corpus
@@ -45,17 +45,17 @@ class LanguageTask:
     )
 
     def fresh(self, model: nn.Module | None = None) -> State:
-        """The beginning of a run, from nothing or from the weights of a model."""
+        """The initial state of a run, with fresh weights or those of a model."""
         train = self.recipe.train
-        given = None if model is None else model.state_dict()
+        weights = None if model is None else model.state_dict()
         build = partial(build_language_model, self.recipe.model)
-        built, trained = begin(build, self.objective, given, train, self.device, self.ranks)
+        built, trained = initial_model(build, self.objective, weights, train, self.device, self.ranks)
         state = fresh_state(built, trained, train, self.ranks)
         lanes = train.lanes // train.accumulate // self.ranks.world_size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
         return state
 
-    def begin(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         train, split = self.recipe.train, self.corpus.header.splits["train"]
         return {
             "tokens_per_step": train.lanes * train.segment,
@@ -68,19 +68,19 @@ class LanguageTask:
         train, own = self.recipe.train, self.ranks.share(self.recipe.train.lanes)
         lanes = Lanes(self.corpus.stream("train"), train.lanes, train.documents, own)
         segment = lanes.segment(state.counters.position, train.segment)
-        for chunk, some in enumerate(_chunks(segment, train.accumulate)):
-            set_gradient_sync(state.trained, chunk + 1 == train.accumulate)
+        for group, some in enumerate(_lane_groups(segment, train.accumulate)):
+            set_gradient_sync(state.trained, group + 1 == train.accumulate)
             with self._precision():
-                nats, memory, auxiliary = state.trained(some, state.memories[chunk])
+                nats, memory, auxiliary = state.trained(some, state.memories[group])
             counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
             exact = counted.to(torch.promote_types(counted.dtype, torch.float32))
             yield MicroBatch(
                 exact.mean() / train.accumulate,
                 counted,
-                partial(_lane, own.start + chunk * len(nats)),
+                partial(_lane, own.start + group * len(nats)),
                 None if auxiliary is None else auxiliary / train.accumulate,
             )
-            state.memories[chunk] = memory
+            state.memories[group] = memory
         state.count(position=state.counters.position + train.segment)
 
     def _precision(self) -> Any:
@@ -89,26 +89,26 @@ class LanguageTask:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def validate(self, state: State, report: Report) -> Validation:
-        """Read the validation split with a memory of its own; training's is left alone."""
+        """Score the validation split, with a new memory; the memory of training is left as it is."""
         train = self.recipe.train
         reading = Reading(segment=train.segment, reach=train.reach)
         score: Score = evaluate(
-            _reader(state),
+            _language_model(state),
             self.corpus.stream("valid"),
             reading,
             limit=train.validate_tokens,
             documents=train.documents,
-            read=partial(_read_sharded, state.trained) if in_parts(train, self.ranks) else None,
+            read=partial(_read_sharded, state.trained) if is_sharded(train, self.ranks) else None,
             report=lambda _, done, total: report("validating", done, total),
         )
         nats = score.nats / score.tokens
-        told = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
+        scores = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
         if score.bytes is not None:
-            told["bits_per_byte"] = score.bits_per_byte
-        return Validation(nats, score.tokens, told)
+            scores["bits_per_byte"] = score.bits_per_byte
+        return Validation(nats, score.tokens, scores)
 
     def write(self, folder: Path, state: State) -> None:
-        describe_bundle(folder, Bundle(_reader(state), self.recipe.reading, self.corpus.tokenizer))
+        describe_bundle(folder, Bundle(_language_model(state), self.recipe.reading, self.corpus.tokenizer))
 
 
 def _lane(first: int, row: int) -> str:
@@ -116,18 +116,18 @@ def _lane(first: int, row: int) -> str:
 
 
 def _read_sharded(trained: nn.Module, segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
-    """Evaluate through the objective, whose forward gathers the weights that ranks hold in parts."""
+    """Score a segment with the objective's `forward`, because FSDP gathers the weights for that only."""
     nats, after, _ = trained(segment, memory)
     return nats, after
 
 
-def _reader(state: State) -> LanguageModel:
+def _language_model(state: State) -> LanguageModel:
     assert isinstance(state.model, LanguageModel)
     return state.model
 
 
-def _chunks(segment: Segment, count: int) -> Iterator[Segment]:
-    """The lanes in `count` groups."""
+def _lane_groups(segment: Segment, count: int) -> Iterator[Segment]:
+    """The segment in `count` groups of lanes, one for each micro-batch."""
     size = len(segment.tokens) // count
     for first in range(0, len(segment.tokens), size):
         rows = slice(first, first + size)

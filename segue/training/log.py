@@ -1,4 +1,4 @@
-"""What a run writes down: a line of JSON for every event, and TensorBoard's files where its extra is installed."""
+"""The log of a run: one line of JSON for every event, and TensorBoard files if the extra `track` is installed."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from segue.training.loop import Event
 
 
 class Log:
-    """Opened at a step: what an earlier sitting wrote beyond it did not last, and is removed."""
+    """An open log. On opening, the lines of later steps are removed: those steps are repeated."""
 
     def __init__(self, run: Path, step: int) -> None:
         self._path = run / "log.jsonl"
@@ -25,13 +25,13 @@ class Log:
         kept = [line for line in lines if _step(line) <= step]
         if len(kept) < len(lines):
             write_whole(self._path, "".join(f"{line}\n" for line in kept), TrainingError)
-        with self._telling():
+        with self._reporting_errors():
             self._file = self._path.open("a", encoding="utf-8")
         self._board = _board(run)
 
     def write(self, event: Event) -> None:
         line = {"kind": event.kind, "step": event.step, **event.values}
-        with self._telling():
+        with self._reporting_errors():
             self._file.write(json.dumps(line) + "\n")
             if event.kind != "step":
                 self._file.flush()
@@ -40,13 +40,13 @@ class Log:
                 self._board.add_scalar(f"{event.kind}/{name}", value, event.step)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise TrainingError(
                 f"{self._path} could not be written: {error.strerror}; the checkpoints are whole: "
-                f"make room and go on with --resume {self._path.parent}"
+                f"free disk space and go on with --resume {self._path.parent}"
             ) from None
 
     def __enter__(self) -> Self:
@@ -58,14 +58,15 @@ class Log:
         if self._board:
             self._board.close()
         if error is not None:
-            with suppress(OSError):  # what went wrong first is what is told
+            with suppress(OSError):  # the first error is the one to report
                 self._file.close()
             return
-        with self._telling():
+        with self._reporting_errors():
             self._file.close()
 
 
 def _step(line: str) -> int:
+    """The step of a line; very large if the line is incomplete, so that it is removed."""
     try:
         return int(json.loads(line)["step"])
     except (
@@ -74,7 +75,7 @@ def _step(line: str) -> int:
         TypeError,
         OverflowError,
         RecursionError,
-    ):  # half a line of a run that was killed
+    ):  # an incomplete line of a killed run
         return 2**63
 
 

@@ -1,6 +1,6 @@
-"""The training loop: take a step, tell what happened, validate, save, and leave a run that can always go on.
+"""The training loop: take a step, report it, validate, save; a run can be resumed at any time.
 
-What is learned, and from what, is a task's: a language model from lanes, a translator from pairs.
+A task says which model learns from which data: a language model from lanes, or a translator from pairs.
 """
 
 import math
@@ -20,13 +20,13 @@ from segue.recipe import Schedule
 from segue.training.optim import learning_rate_at, set_learning_rate
 from segue.training.state import State, save_state
 
-REASONS = ("", "minutes", "plateau", "interrupted", "steps")
-"""Why a run stops, from the weakest to the strongest."""
+STOP_REASONS = ("", "minutes", "plateau", "interrupted", "steps")
+"""Why a run stops. If ranks have different reasons, the last in this order counts."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at a step, for whoever watches or writes it down."""
+    """What happened at a step, for the log and for callbacks."""
 
     kind: str  # begin, step, valid, saved, note, warning, done
     step: int
@@ -54,32 +54,32 @@ class StepLoss(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """How a model does on the validation split."""
+    """Scores on the validation split."""
 
-    worth: float  # decides which checkpoint is the best: the lower the better
-    amount: int  # how much was read for it
-    told: dict[str, float]  # for the log
+    metric: float  # decides which checkpoint is the best; lower is better
+    amount: int  # tokens or pairs that were read
+    scores: dict[str, float]  # for the log
 
 
 class Task(Protocol):
-    """What is learned, and from what."""
+    """Which model learns from which data."""
 
-    def begin(self) -> dict[str, Any]:
-        """What a watcher needs to make sense of the steps."""
+    def metadata(self) -> dict[str, Any]:
+        """The size of a step, for the log: tokens, floating-point operations."""
 
     def micro_batches(self, state: State) -> Iterator[MicroBatch]:
         """The next step's micro-batches. Call `backward` on each before asking for the next."""
 
     def validate(self, state: State, report: Report) -> Validation:
-        """How it does on the validation split."""
+        """Score the model on the validation split."""
 
     def write(self, folder: Path, state: State) -> None:
-        """The files of a bundle."""
+        """Write the files of a bundle except its weights."""
 
 
 @dataclass(eq=False)
 class Training:
-    """A run under way."""
+    """A run in progress."""
 
     schedule: Schedule
     run: Path
@@ -90,16 +90,16 @@ class Training:
     report: Report = silent
 
     def events(self) -> Iterator[Event]:
-        """Train to the end, telling what happens. Whoever stops listening stops the training."""
+        """Train to the end; yield an event for each step, validation and save. Closing the iterator stops training."""
         schedule, state = self.schedule, self.state
-        begin = time.monotonic() - state.counters.seconds
-        told = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.begin()}
-        yield Event("begin", state.counters.step, told)
+        started = time.monotonic() - state.counters.seconds
+        size = {"steps": schedule.steps, "seconds": state.counters.seconds, **self.task.metadata()}
+        yield Event("begin", state.counters.step, size)
         if self.ranks.world_size > 1:
-            self._rehearse()
+            self._dry_run()
         while not (reason := self._stop_reason()):
             loss = self._step()
-            seconds = time.monotonic() - begin
+            seconds = time.monotonic() - started
             state.count(step=state.counters.step + 1, seconds=seconds)
             step = state.counters.step
             values = {
@@ -119,7 +119,7 @@ class Training:
         yield Event("done", state.counters.step, {"reason": reason, "seconds": state.counters.seconds})
 
     def _stop_reason(self) -> str:
-        """Why not to take another step, on all ranks alike; empty if there is no reason."""
+        """Why the run stops before the next step, the same on all ranks; empty if it does not."""
         counters, schedule = self.state.counters, self.schedule
         reason = ""
         if counters.step >= schedule.steps:
@@ -130,13 +130,13 @@ class Training:
             reason = "plateau"
         elif schedule.minutes is not None and counters.seconds >= 60 * schedule.minutes:
             reason = "minutes"
-        return REASONS[self.ranks.all_reduce_max(REASONS.index(reason))]
+        return STOP_REASONS[self.ranks.all_reduce_max(STOP_REASONS.index(reason))]
 
-    def _rehearse(self) -> None:
-        """A step that leaves no trace.
+    def _dry_run(self) -> None:
+        """Compute gradients once and discard them.
 
-        Torch settles in the first step how it cuts gradients into pieces to add them up, and so in which order: a
-        resumed run must have settled it too before its first step, or its last bits would differ.
+        DDP rebuilds its gradient buckets after the first backward pass, and they decide the order of sums. A resumed
+        run must have rebuilt them before its first step, or it would differ from an uninterrupted run in the last bits.
         """
         state = self.state
         counters, memories = state.counters, list(state.memories)
@@ -178,26 +178,28 @@ class Training:
         return StepLoss(nats, None if auxiliary is None else self.ranks.all_reduce_mean(auxiliary))
 
     def _not_finite(self, what: str) -> str:
-        kept = checkpoints(self.run)
-        good = f"the last good checkpoint is {kept[-1]}; " if kept else ""
-        return f"{what} step {self.state.counters.step + 1}; {good}try a lower rate, a longer warm-up or a smaller clip"
+        saved = checkpoints(self.run)
+        good = f"the last good checkpoint is {saved[-1]}; " if saved else ""
+        advice = "try a lower learning rate, a longer warm-up or a smaller clip"
+        return f"{what} step {self.state.counters.step + 1}; {good}{advice}"
 
     def _validate(self) -> Iterator[Event]:
         state = self.state
         state.model.eval()
-        worth, amount, told = self.ranks.all_gather(tuple(self.task.validate(state, self.report)))[0]
+        metric, amount, scores = self.ranks.all_gather(tuple(self.task.validate(state, self.report)))[0]
         state.model.train()
         counters = state.counters
         if counters.best_of not in (None, amount):
-            text = f"the best validation so far read {counters.best_of:,} and this one {amount:,}: beginning anew"
+            read = f"the best validation so far read {counters.best_of:,} and this one {amount:,}"
+            text = f"{read}: the comparison starts again"
             yield Event("warning", counters.step, {"text": text})
             state.count(best=None, best_step=None, best_of=amount, stale=0)
             counters = state.counters
-        if math.isfinite(worth) and (counters.best is None or worth < counters.best):
-            state.count(best=worth, best_step=counters.step, best_of=amount, stale=0)
+        if math.isfinite(metric) and (counters.best is None or metric < counters.best):
+            state.count(best=metric, best_step=counters.step, best_of=amount, stale=0)
         else:
             state.count(stale=counters.stale + 1)
-        yield Event("valid", counters.step, told)
+        yield Event("valid", counters.step, scores)
 
     def _save(self) -> Event:
         target = save_state(self.run, self.state, self.schedule, self.task.write, self.ranks)

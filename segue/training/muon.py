@@ -1,7 +1,7 @@
-"""Muon: momentum whose every step is made orthogonal, for the matrices inside the layers (Jordan et al., 2024).
+"""Muon: momentum with orthogonalised updates, for the matrices inside the layers (Jordan et al., 2024).
 
-Torch has one, but it multiplies in bfloat16, which CPUs do slowly, and some virtual machines that claim AMX not at all
-(they die of an illegal instruction). This one works in the weights' own precision, equal shapes together.
+Torch's Muon multiplies in bfloat16. CPUs do that slowly, and some virtual machines that claim AMX crash with an illegal
+instruction. This one computes in the weights' own precision, and all weights of one shape together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration, chosen to drive all singular values near 1 in few steps."""
+"""Of the quintic Newton-Schulz iteration: they bring all singular values near 1 in few steps."""
 
 
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
@@ -27,7 +27,7 @@ def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(Optimizer):
-    """Scaled so that a step is as large as Adam's: one rate fits both."""
+    """The update is scaled to the size of Adam's, so that one learning rate fits both."""
 
     def __init__(
         self,
@@ -49,18 +49,20 @@ class Muon(Optimizer):
                 if weight.grad is not None:
                     shapes.setdefault(weight.shape, []).append(weight)
             for weights in shapes.values():
-                self._move(weights, group["lr"], group["momentum"], group["weight_decay"])
+                self._update(weights, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _move(self, weights: Sequence[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
-        """Weights of one shape, together."""
+    def _update(
+        self, weights: Sequence[nn.Parameter], learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        """Update weights that all have the same shape."""
         directions = torch.stack([self._momentum(weight, momentum) for weight in weights])
         scale = 0.2 * max(weights[0].shape) ** 0.5
         for weight, direction in zip(weights, orthogonalised(directions), strict=True):
-            weight.mul_(1 - rate * decay)
-            weight.add_(direction, alpha=-rate * scale)
+            weight.mul_(1 - learning_rate * weight_decay)
+            weight.add_(direction, alpha=-learning_rate * scale)
 
     def _momentum(self, weight: nn.Parameter, momentum: float) -> Tensor:
-        """Nesterov's: the gradient as it will have been averaged a step later."""
+        """Nesterov momentum: the gradient averaged once more with the moving average that it has just updated."""
         assert weight.grad is not None
         state = self.state[weight]
         if not state:

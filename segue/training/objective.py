@@ -1,4 +1,4 @@
-"""What is trained: one module with one forward, so that wrappers for several devices go around it alone."""
+"""Objectives: a model with its loss in one `forward`, so that DDP and FSDP can wrap it."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -12,7 +12,7 @@ from segue.nn.seq2seq import Seq2Seq
 from segue.text.lanes import Segment
 from segue.text.pair_batches import Batch
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class ObjectiveOutput(NamedTuple):
@@ -55,6 +55,6 @@ class PairObjective(nn.Module):
         nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
         return ObjectiveOutput(nats.masked_fill(targets < 0, 0))
 
-    def within(self, do: Callable[[], Found]) -> Found:
-        """Do something with the model, which is whole for as long where ranks hold parts of it."""
+    def within(self, do: Callable[[], Value]) -> Value:
+        """Call `do` while FSDP holds the model's weights gathered."""
         return do()

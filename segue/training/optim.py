@@ -1,4 +1,4 @@
-"""Optimizers and their rate: which weights go to which, and when how fast."""
+"""Optimizers and learning-rate schedules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from segue.training.muon import Muon
 
 
 def learning_rate_at(step: int, train: Schedule) -> float:
-    """The rate of a step, counted from 0."""
-    begin, held = 0, False
-    for at, how in train.extensions:
-        if at <= step and how != "stretch":
-            begin, held = at, how == "hold"
+    """The learning rate of a step, counted from 0."""
+    first_step, held = 0, False
+    for extended_at, how in train.extensions:
+        if extended_at <= step and how != "stretch":
+            first_step, held = extended_at, how == "hold"
     if held:
-        return learning_rate_at(begin - 1, train)
-    end = next((at for at, how in train.extensions if at > step and how != "stretch"), train.steps)
-    return _scheduled(step - begin, end - begin, train)
+        return learning_rate_at(first_step - 1, train)
+    later = (at for at, how in train.extensions if at > step and how != "stretch")
+    return _scheduled(step - first_step, next(later, train.steps) - first_step, train)
 
 
 def _scheduled(step: int, steps: int, train: Schedule) -> float:
-    """The rate of a step of a schedule that is `steps` long."""
+    """The learning rate at a step of a schedule of `steps` steps."""
     if step < train.warmup:
         return train.learning_rate * (step + 1) / train.warmup
     progress = min(1.0, (step - train.warmup) / max(1, steps - train.warmup))
@@ -58,7 +58,7 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     matrices = {
         name
         for name, weight in named.items()
-        if weight.dim() == 2 and any(room in name for room in ("blocks.", "cells.", "encoder.", "decoder."))
+        if weight.dim() == 2 and any(part in name for part in ("blocks.", "cells.", "encoder.", "decoder."))
     }
     return [
         Muon([named[name] for name in sorted(matrices)], train.learning_rate, weight_decay=decay),
@@ -72,14 +72,14 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     ]
 
 
-def set_learning_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
+def set_learning_rate(optimizers: Sequence[Optimizer], learning_rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """What the optimizers remember of each weight, by the weight's name."""
+    """The optimizers' state (momentum, moments, step) of each weight, named after the weight."""
     states: dict[Tensor, dict[str, Any]] = {}
     for optimizer in optimizers:
         states |= optimizer.state
@@ -93,7 +93,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict
 def restore_optimizers(
     model: nn.Module, optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` took."""
+    """Set the optimizers' state to what `optimizer_tensors` returned."""
     owners = {
         weight: optimizer
         for optimizer in optimizers
@@ -104,7 +104,7 @@ def restore_optimizers(
     for full, value in tensors.items():
         name, key = full.rsplit(":", 1)
         weight = weights[name]
-        # a fresh allocation: how memory is aligned changes the last bit of some products
+        # copy: how memory is aligned changes the last bit of some matrix products
         owners[weight].state[weight][key] = distributed_like(
             weight, value.view(()) if key == "step" else value
         )

@@ -1,9 +1,9 @@
-"""A run on disk: the folder, the recipe as used, versions, the log; to begin, to go on, to extend.
+"""A run on disk: start it, resume it, extend it.
 
-recipe.toml    everything that defines the run, as used
+recipe.toml    all settings of the run
 run.json       versions, data, threads, device
 log.jsonl      a line for every event
-checkpoints/   bundles with all that training needs besides
+checkpoints/   bundles with the state of training
 """
 
 import json
@@ -28,9 +28,9 @@ from segue.launch import launch_id, local_device, processor, restart_count
 from segue.recipe import Extension, Recipe, TranslationRecipe, recipe_toml
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
-from segue.training.checks import check_dealt, check_feasible, check_fit
-from segue.training.embedding import put_vectors
-from segue.training.extend import Extended, back_to, extended
+from segue.training.checks import check_compatible, check_feasible, check_lanes_divide
+from segue.training.embedding import initialize_embedding
+from segue.training.extend import Extended, extended, set_aside_after
 from segue.training.language import LanguageTask
 from segue.training.log import Log
 from segue.training.loop import Event, Training
@@ -41,7 +41,7 @@ Watch = Callable[[Event], None]
 
 
 def unwatched(event: Event) -> None:
-    """For those who do not watch."""
+    """Ignore the event."""
 
 
 def train(
@@ -55,72 +55,72 @@ def train(
     watch: Watch = unwatched,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Train a model and leave it in the folder `run`. Returns that folder, which `segue.load` reads.
+    """Train a model and save it in the folder `run`, which is returned and which `segue.load` reads.
 
-    A language model learns from a corpus, a translator from pairs; `segue.load_translator` reads the latter. `vectors`
-    are words from elsewhere for its embedding to begin with; with `train.frozen` they stay as they are.
-    Under torchrun all ranks call it, and go on with the run if torchrun had to start them again.
+    A language model learns from a corpus, a translator (`segue.load_translator`) from pairs. `begin_with` is a bundle
+    to fine-tune. `vectors` are pretrained word vectors for the input embedding; `train.frozen` keeps them unchanged.
+    Under torchrun every rank calls this; if torchrun restarts the ranks, the run is resumed.
     """
     run = Path(run)
     with process_group() as ranks:
-        if ranks.from_rank_zero(lambda: _begun(run)):
+        if ranks.from_rank_zero(lambda: _is_restart(run)):
             return resume(run, data=data, device=device, watch=watch, interrupted=interrupted)
 
         def checked() -> Corpus | PairSet:
-            opened = _opened(recipe, data)
-            check_fit(recipe, opened, begin_with)
+            opened = _open_data(recipe, data)
+            check_compatible(recipe, opened, begin_with)
             check_feasible(recipe, opened, device)
-            check_dealt(recipe, ranks.world_size)
+            check_lanes_divide(recipe, ranks.world_size)
             return opened
 
         opened = ranks.on_every_rank(checked)
-        _check_agreement(recipe, opened, ranks)
-        task = _task(recipe, opened, device, ranks)
+        _check_ranks_agree(recipe, opened, ranks)
+        task = _build_task(recipe, opened, device, ranks)
         state = task.fresh(None if begin_with is None else begin_with.model)
         if vectors is not None:
-            watch(Event("note", 0, {"text": _entered(ranks, state, vectors, opened)}))
-        fresh = ranks.from_rank_zero(lambda: _make(run))
-        with _alone(fresh, ranks):
-            ranks.from_rank_zero(lambda: _describe(fresh, recipe, _circumstances(opened, device, ranks)))
-            ranks.on_every_rank(lambda: _check_shared(fresh))
+            watch(Event("note", 0, {"text": _embed_vectors(ranks, state, vectors, opened)}))
+        fresh = ranks.from_rank_zero(lambda: _make_folder(run))
+        with _run_lock(fresh, ranks):
+            ranks.from_rank_zero(lambda: _describe(fresh, recipe, _environment(opened, device, ranks)))
+            ranks.on_every_rank(lambda: _check_folder_is_shared(fresh))
             if begin_with or vectors:
-                # a run that is killed before its first checkpoint must not begin from nothing
+                # a run that is killed before its first checkpoint must not start again from fresh weights
                 save_state(fresh, state, recipe.train, task.write, ranks)
                 ranks.wait_for_save()
-            ranks.from_rank_zero(lambda: _put(fresh, run))
-            _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+            ranks.from_rank_zero(lambda: _move_into_place(fresh, run))
+            _run_to_end(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
 
 @contextmanager
-def _alone(run: Path, ranks: Ranks) -> Iterator[None]:
-    """Hold the run's lock, on rank 0 for all."""
+def _run_lock(run: Path, ranks: Ranks) -> Iterator[None]:
+    """Lock the run's folder, on rank 0 for all ranks."""
     with ExitStack() as stack:
         ranks.from_rank_zero(lambda: stack.enter_context(locked(run, TrainingError)))
         yield
 
 
-def _entered(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
-    """Put the vectors into the embedding, and tell how many symbols they were for."""
+def _embed_vectors(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
+    """Initialise the embedding with word vectors; returns a note that says for how many symbols."""
     tokenizer = opened.source if isinstance(opened, PairSet) else opened.tokenizer
-    found = ranks.on_every_rank(lambda: put_vectors(state.model, vectors, tokenizer))
-    return f"{found:,} of {tokenizer.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
+    matched = ranks.on_every_rank(lambda: initialize_embedding(state.model, vectors, tokenizer))
+    return f"{matched:,} of {tokenizer.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
 
 
-def _begun(run: Path) -> bool:
-    """Whether this launch of several ranks has begun the run already, and was started again since."""
+def _is_restart(run: Path) -> bool:
+    """Whether torchrun has restarted the ranks that started this run. Raises if the run is somebody else's."""
     if not run.exists():
         return False
-    ours = (run / "run.json").is_file() and (
+    restarted = (run / "run.json").is_file() and (
         restart_count() or (launch_id() and read_json(run / "run.json").get("launch") == launch_id())
     )
-    if not ours:
+    if not restarted:
         raise TrainingError(f"{run} exists; go on with --resume {run}, or choose another name")
     return True
 
 
-def _make(run: Path) -> Path:
-    """A folder for a new run, beside its place until it is complete."""
+def _make_folder(run: Path) -> Path:
+    """Make the folder of a new run, under a temporary name until it is complete."""
     fresh = beside(run.resolve(), "new")
     try:
         fresh.mkdir(parents=True, exist_ok=True)
@@ -129,14 +129,14 @@ def _make(run: Path) -> Path:
     return fresh
 
 
-def _describe(fresh: Path, recipe: Recipe | TranslationRecipe, circumstances: dict[str, Any]) -> None:
-    """What defines the run, into its new folder, from which a killed beginning is removed first."""
+def _describe(fresh: Path, recipe: Recipe | TranslationRecipe, environment: dict[str, Any]) -> None:
+    """Write recipe.toml and run.json; first remove the checkpoints of a killed attempt."""
     shutil.rmtree(fresh / CHECKPOINTS, ignore_errors=True)
     write_whole(fresh / "recipe.toml", recipe_toml(recipe), TrainingError)
-    write_whole(fresh / "run.json", json.dumps(circumstances, indent=2) + "\n", TrainingError)
+    write_whole(fresh / "run.json", json.dumps(environment, indent=2) + "\n", TrainingError)
 
 
-def _put(fresh: Path, run: Path) -> None:
+def _move_into_place(fresh: Path, run: Path) -> None:
     if run.exists():
         raise TrainingError(f"{run} was made by another process meanwhile; choose another name")
     try:
@@ -146,32 +146,32 @@ def _put(fresh: Path, run: Path) -> None:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
 
 
-def _check_agreement(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, ranks: Ranks) -> None:
+def _check_ranks_agree(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, ranks: Ranks) -> None:
     ranks.check_same("recipe", recipe.model_dump_json())
     ranks.check_same("data", opened.header.checksums)
     ranks.check_same("version of segue or torch", (segue.__version__, torch.__version__))
 
 
-def _check_shared(run: Path) -> None:
+def _check_folder_is_shared(run: Path) -> None:
     if not (run / "run.json").is_file():
-        raise TrainingError(f"{run} is not here; the folder of a run must be one that all machines share")
+        raise TrainingError(f"{run} is not on this machine; all machines must share the folder of a run")
 
 
-def _opened(recipe: Recipe | TranslationRecipe, data: Path | str) -> Corpus | PairSet:
+def _open_data(recipe: Recipe | TranslationRecipe, data: Path | str) -> Corpus | PairSet:
     return open_corpus(data) if isinstance(recipe, Recipe) else open_pairs(data)
 
 
-def _task(
+def _build_task(
     recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str, ranks: Ranks
 ) -> LanguageTask | TranslationTask:
-    place = torch.device(local_device(device))
-    if place.type == "cuda":
-        torch.cuda.set_device(place)  # what travels between GPUs asks for the current one
+    own_device = torch.device(local_device(device))
+    if own_device.type == "cuda":
+        torch.cuda.set_device(own_device)  # nccl uses the current device
     if isinstance(recipe, Recipe):
         assert isinstance(opened, Corpus)
-        return LanguageTask(recipe, opened, place, ranks)
+        return LanguageTask(recipe, opened, own_device, ranks)
     assert isinstance(opened, PairSet)
-    return TranslationTask(recipe, opened, place, ranks)
+    return TranslationTask(recipe, opened, own_device, ranks)
 
 
 def resume(
@@ -184,53 +184,53 @@ def resume(
     watch: Watch = unwatched,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """Go on with a run from its newest whole checkpoint, as if it had never stopped.
+    """Resume a run from its newest undamaged checkpoint, as if it had never stopped.
 
-    `extend` says what becomes of the learning rate if `changes` add steps to a schedule that had an end.
+    `extend` says how the learning rate continues if `changes` add steps to a schedule that depends on their number.
     """
     run = Path(run)
     with process_group() as ranks:
 
-        def opened_again() -> tuple[Extended, Corpus | PairSet]:
+        def open_again() -> tuple[Extended, Corpus | PairSet]:
             extension = extended(run, changes, extend)
-            opened = _opened(extension.recipe, data or told()["data"])
-            if opened.header.checksums != told()["checksums"]:
+            opened = _open_data(extension.recipe, data or run_json()["data"])
+            if opened.header.checksums != run_json()["checksums"]:
                 raise TrainingError(
-                    f"{opened.folder} is not the corpus that {run} was trained on; give that one with --data"
+                    f"{opened.folder} is not the data that {run} was trained on; give that with --data"
                 )
-            check_dealt(extension.recipe, ranks.world_size)
+            check_lanes_divide(extension.recipe, ranks.world_size)
             return extension, opened
 
-        def told() -> dict[str, Any]:
+        def run_json() -> dict[str, Any]:
             return read_json(run / "run.json")
 
-        (recipe, notes, trunk), opened = ranks.on_every_rank(opened_again)
-        _check_agreement(recipe, opened, ranks)
+        (recipe, notes, trunk), opened = ranks.on_every_rank(open_again)
+        _check_ranks_agree(recipe, opened, ranks)
         newest = [folder.name for folder in checkpoints(run)[-1:]]
         ranks.check_same("newest checkpoint (is the folder shared?)", newest)
-        device = device or str(told()["device"])
-        with _alone(run, ranks):
+        device = device or str(run_json()["device"])
+        with _run_lock(run, ranks):
             if trunk is not None:
-                ranks.from_rank_zero(partial(back_to, run, trunk))
-            task = _task(recipe, opened, device, ranks)
+                ranks.from_rank_zero(partial(set_aside_after, run, trunk))
+            task = _build_task(recipe, opened, device, ranks)
             warnings: list[str] = []
             if checkpoints(run):
                 state = load_state(run, task.fresh, warnings, ranks)
-            else:  # it was killed before it could save: begin again
+            else:  # it was killed before its first save
                 state = task.fresh()
-                warnings.append(f"{run} has no checkpoint yet; beginning again")
-            warnings += _changed(told(), _circumstances(opened, device, ranks))
+                warnings.append(f"{run} has no checkpoint yet; starting from the beginning")
+            warnings += _environment_warnings(run_json(), _environment(opened, device, ranks))
             if ranks.first:
                 for kind, texts in (("warning", warnings), ("note", notes)):
                     for text in texts:
                         watch(Event(kind, state.counters.step, {"text": text}))
             ranks.from_rank_zero(lambda: write_whole(run / "recipe.toml", recipe_toml(recipe), TrainingError))
-            _watched(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+            _run_to_end(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 
 
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What will show in the last bits."""
+def _environment_warnings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Warnings about changes that alter the last bits of what is computed."""
     differ = "the last bits will differ from an uninterrupted run"
     changes = []
     for name in ("threads", "ranks"):
@@ -242,7 +242,8 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return changes
 
 
-def _watched(training: Training, watch: Watch) -> None:
+def _run_to_end(training: Training, watch: Watch) -> None:
+    """Train. Rank 0 writes the log and passes the events on."""
     if not training.ranks.first:
         for _ in training.events():
             pass
@@ -258,7 +259,7 @@ def _watched(training: Training, watch: Watch) -> None:
             watch(event)
 
 
-def _circumstances(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[str, Any]:
+def _environment(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[str, Any]:
     return {
         "segue": segue.__version__,
         "torch": torch.__version__,

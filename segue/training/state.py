@@ -1,11 +1,12 @@
-"""Everything that a run is in the middle of: weights, optimizers, memories, places, random numbers.
+"""The state of a run: weights, optimizer state, memories, counters, random number generators.
 
-Saved as safetensors and JSON beside the model's bundle, so a checkpoint is a bundle and more:
+A checkpoint is the model's bundle and these files:
 
-    training.safetensors      what the optimizers remember; of one process, also what follows
-    lanes-00000.safetensors   of several ranks, each one's memories and random numbers
+    training.json             the counters
+    training.safetensors      optimizer state; of a single process also memories and random number generators
+    lanes-00000.safetensors   memories and random number generators of one rank, if there are several
 
-Memories are numbered in the order of their lanes, over all ranks, so that any number of ranks can share them out.
+Memories are numbered in the order of their lanes, over all ranks, so a run can be resumed with another number of ranks.
 """
 
 import shutil
@@ -45,28 +46,26 @@ TENSORS = "training.safetensors"
 
 
 class Counters(Settings):
-    """Where a run is."""
+    """How far a run is."""
 
     step: NonNegativeInt = 0
-    position: NonNegativeInt = 0  # tokens that each lane has read, or batches of pairs in this epoch
-    epoch: NonNegativeInt = 0  # of pairs
-    seconds: NonNegativeFloat = 0.0  # of training, over all sittings
-    best: float | None = (
-        None  # what the best validation was worth: nats per token, unless the task says otherwise
-    )
+    position: NonNegativeInt = 0  # tokens read in each lane; of pairs, batches read in this epoch
+    epoch: NonNegativeInt = 0  # of pairs; lanes have no epochs
+    seconds: NonNegativeFloat = 0.0  # of training, interruptions not counted
+    best: float | None = None  # the best validation metric so far: nats per token, or BLEU with a minus sign
     best_step: NonNegativeInt | None = None
-    best_of: NonNegativeInt | None = None  # how much was read to validate: other amounts do not compare
-    stale: NonNegativeInt = 0  # validations since
+    best_of: NonNegativeInt | None = None  # tokens or pairs that this validation read
+    stale: NonNegativeInt = 0  # validations since the best one
 
 
 @dataclass(eq=False)
 class State:
-    """A run in the middle of training. It changes from step to step."""
+    """The state of a run. It is changed in place from step to step."""
 
     model: nn.Module
     optimizers: list[Optimizer]
-    trained: nn.Module  # what a step calls: the model's objective, as it is spread over ranks
-    memories: list[Memory] = field(default_factory=list)  # of a language model: one for each chunk of lanes
+    trained: nn.Module  # the model's objective, wrapped for all ranks (DDP, FSDP)
+    memories: list[Memory] = field(default_factory=list)  # of a language model: one for each micro-batch
     counters: Counters = field(default_factory=Counters)
 
     def count(self, **changes: Any) -> None:
@@ -74,31 +73,31 @@ class State:
 
 
 def fresh_state(model: nn.Module, trained: nn.Module, schedule: Schedule, ranks: Ranks) -> State:
-    """The beginning of a run, with what the optimizers begin with."""
+    """The initial state of a run: a model, its wrapped objective and new optimizers."""
     ranks.seed(schedule.seed)
     return State(model, build_optimizers(model, schedule), trained.train())
 
 
-def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a model these weights, of which it may hold a part only."""
-    held = dict(model.named_parameters())
-    model.load_state_dict({name: distributed_like(held[name], whole) for name, whole in weights.items()})
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy whole weights into a model, whose own weights may be sharded."""
+    own = dict(model.named_parameters())
+    model.load_state_dict({name: distributed_like(own[name], whole) for name, whole in weights.items()})
 
 
 def save_state(
     run: Path, state: State, schedule: Schedule, write: Callable[[Path, State], None], ranks: Ranks = ALONE
 ) -> Path:
-    """Write a checkpoint, and remove those that are neither the best, nor the trunk, nor among the newest.
+    """Write a checkpoint, and remove old ones as `_prune` says.
 
-    Of several ranks, each writes its part while training goes on; the checkpoint is there when the last has.
+    Several ranks write in the background while training goes on; the checkpoint appears when all have finished.
     """
     target, counters = checkpoint_path(run, state.counters.step), state.counters
-    parts = target.with_name(f".{target.name}.parts")
+    shards = target.with_name(f".{target.name}.parts")
     ranks.wait_for_save()
-    if ranks.from_rank_zero(lambda: _cleared(run, target, parts if ranks.world_size > 1 else None)):
+    if ranks.from_rank_zero(lambda: _already_saved(run, target, shards if ranks.world_size > 1 else None)):
         ranks.from_rank_zero(
             lambda: _prune(run, counters, schedule)
-        )  # it may have been killed before it could
+        )  # a run that was killed after saving has not pruned yet
         return target
     weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
     optimizers = {
@@ -112,47 +111,52 @@ def save_state(
                 write_tensors(folder / WEIGHTS, weights)
                 write_tensors(folder / TENSORS, {**optimizers, **own})
             else:
-                for file in parts.iterdir():
+                for file in shards.iterdir():
                     file.rename(folder / file.name)
-                parts.rmdir()
+                shards.rmdir()
             write_json(folder / COUNTERS, counters.model_dump(mode="json"))
             seal(folder)
         _prune(run, counters, schedule)
 
     def alongside() -> None:
-        write_tensors(parts / f"lanes-{ranks.rank:05d}.safetensors", own)
+        write_tensors(shards / f"lanes-{ranks.rank:05d}.safetensors", own)
 
-    ranks.save(parts, {WEIGHTS: weights, TENSORS: optimizers}, alongside, finish)
+    ranks.save(shards, {WEIGHTS: weights, TENSORS: optimizers}, alongside, finish)
     return target
 
 
 def _prune(run: Path, counters: Counters, schedule: Schedule) -> None:
     """Remove the checkpoints that are neither the best, nor the trunk, nor among the newest."""
-    stay = {checkpoint_path(run, step) for step in (counters.best_step, schedule.trunk) if step is not None}
+    protected = {
+        checkpoint_path(run, step) for step in (counters.best_step, schedule.trunk) if step is not None
+    }
     for old in checkpoints(run)[: -schedule.keep]:
-        if old not in stay:
+        if old not in protected:
             remove_folder(old)
 
 
-def _cleared(run: Path, target: Path, parts: Path | None) -> bool:
-    """Whether the checkpoint is there already: resumed from it, and nothing has happened since."""
-    for leftover in (run / CHECKPOINTS).glob(".step-*"):  # of a run that was killed while saving or removing
+def _already_saved(run: Path, target: Path, shards: Path | None) -> bool:
+    """Whether this checkpoint exists: the run was resumed from it and has taken no step since.
+
+    Removes the leftovers of a run that was killed while saving, and makes a folder for the ranks' shards.
+    """
+    for leftover in (run / CHECKPOINTS).glob(".step-*"):
         shutil.rmtree(leftover)
-    if parts is not None and not target.exists():
-        parts.mkdir(parents=True)
+    if shards is not None and not target.exists():
+        shards.mkdir(parents=True)
     return target.exists()
 
 
 def load_state(run: Path, fresh: Callable[[], State], warnings: list[str], ranks: Ranks = ALONE) -> State:
-    """The newest checkpoint that is whole. Damaged ones are passed over, and `warnings` told why."""
+    """The state in the newest undamaged checkpoint. Damaged ones are renamed, with the reason added to `warnings`."""
     for folder in reversed(checkpoints(run)):
         try:
             ranks.from_rank_zero(partial(verify, folder))
             return ranks.on_every_rank(partial(_restored, folder, fresh(), ranks))
         except SegueError as error:
-            warnings.append(f"passing over a damaged checkpoint: {error}")
+            warnings.append(f"skipping a damaged checkpoint: {error}")
             ranks.from_rank_zero(partial(_set_aside, folder))
-    raise BundleError(f"{run} has no whole checkpoint to go on from; start it again")
+    raise BundleError(f"{run} has no undamaged checkpoint to resume from; start it again")
 
 
 def _set_aside(folder: Path) -> None:
@@ -162,18 +166,19 @@ def _set_aside(folder: Path) -> None:
 
 
 def _own_tensors(state: State, ranks: Ranks) -> dict[str, Tensor]:
-    """What is this rank's and no other's."""
+    """The tensors that only this rank has: memories and random number generators."""
     tensors: dict[str, Tensor] = {}
-    for chunk, memory in enumerate(state.memories, start=ranks.rank * len(state.memories)):
-        tensors |= {f"memory/{chunk}/{name}": value for name, value in memory.tensors().items()}
-    tensors[_random("cpu", ranks)] = torch.get_rng_state()
+    for number, memory in enumerate(state.memories, start=ranks.rank * len(state.memories)):
+        tensors |= {f"memory/{number}/{name}": value for name, value in memory.tensors().items()}
+    tensors[_generator_key("cpu", ranks)] = torch.get_rng_state()
     device = _device(state.model)
     if device.type == "cuda":
-        tensors[_random("cuda", ranks)] = torch.cuda.get_rng_state(device)
+        tensors[_generator_key("cuda", ranks)] = torch.cuda.get_rng_state(device)
     return tensors
 
 
-def _random(device: str, ranks: Ranks) -> str:
+def _generator_key(device: str, ranks: Ranks) -> str:
+    """The name of a random number generator's state in a checkpoint."""
     return f"random/{device}" if ranks.first else f"random/{device}/{ranks.rank}"
 
 
@@ -182,42 +187,43 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _restored(folder: Path, state: State, ranks: Ranks) -> State:
-    """A fresh state as the checkpoint says."""
+    """Set a fresh state to what the checkpoint holds."""
     device = _device(state.model)
-    fill(state.model, read_tensors(folder / WEIGHTS))
+    set_weights(state.model, read_tensors(folder / WEIGHTS))
     tensors: dict[str, Tensor] = {}
     for file in folder.glob("*.safetensors"):
         tensors |= {} if file.name == WEIGHTS else read_tensors(file)
-    restore_optimizers(state.model, state.optimizers, _below(tensors, "optimizer/"))
+    restore_optimizers(state.model, state.optimizers, _with_prefix(tensors, "optimizer/"))
     if state.memories:
-        state.memories = [memory.to(device) for memory in _dealt(tensors, state.memories, ranks)]
+        state.memories = [memory.to(device) for memory in _own_memories(tensors, state.memories, ranks)]
     state.counters = Counters(**read_json(folder / COUNTERS))
-    if _random("cpu", ranks) in tensors:
-        torch.set_rng_state(tensors[_random("cpu", ranks)])
+    if _generator_key("cpu", ranks) in tensors:
+        torch.set_rng_state(tensors[_generator_key("cpu", ranks)])
     else:  # there were fewer ranks before
         ranks.seed(torch.initial_seed(), state.counters.step)
-    if _random("cuda", ranks) in tensors and device.type == "cuda":
-        torch.cuda.set_rng_state(tensors[_random("cuda", ranks)], device)
+    if _generator_key("cuda", ranks) in tensors and device.type == "cuda":
+        torch.cuda.set_rng_state(tensors[_generator_key("cuda", ranks)], device)
     return state
 
 
-def _dealt(tensors: dict[str, Tensor], fresh: list[Memory], ranks: Ranks) -> Iterator[Memory]:
-    """The memories of this rank's lanes, in place of fresh ones, however many ranks there were before."""
-    pieces: list[Memory] = []
-    while below := _below(tensors, f"memory/{len(pieces)}/"):
-        pieces.append(type(fresh[0]).from_tensors(below, fresh[0].reach))
-    if sum(piece.lanes for piece in pieces) != ranks.world_size * sum(memory.lanes for memory in fresh):
-        raise BundleError("it has not as many lanes as the recipe")
+def _own_memories(tensors: dict[str, Tensor], fresh: list[Memory], ranks: Ranks) -> Iterator[Memory]:
+    """The saved memories of this rank's lanes, grouped as the fresh ones; the number of ranks may have changed."""
+    saved: list[Memory] = []
+    while numbered := _with_prefix(tensors, f"memory/{len(saved)}/"):
+        saved.append(type(fresh[0]).from_tensors(numbered, fresh[0].reach))
+    if sum(memory.lanes for memory in saved) != ranks.world_size * sum(memory.lanes for memory in fresh):
+        raise BundleError("the checkpoint has another number of lanes than the recipe")
     first = ranks.rank * sum(memory.lanes for memory in fresh)
     for memory in fresh:
-        wanted, end, parts = range(first, first + memory.lanes), 0, []
-        for piece in pieces:
-            inside = [lane - end for lane in wanted if end <= lane < end + piece.lanes]
-            parts += [piece.select(inside)] if inside else []
-            end += piece.lanes
+        wanted, offset, parts = range(first, first + memory.lanes), 0, []
+        for other in saved:
+            rows = [lane - offset for lane in wanted if offset <= lane < offset + other.lanes]
+            parts += [other.select(rows)] if rows else []
+            offset += other.lanes
         yield type(fresh[0]).join(parts)
         first += memory.lanes
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with the prefix, under the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

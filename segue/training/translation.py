@@ -1,4 +1,4 @@
-"""Learning to translate: pairs in batches of like length, the target shifted right behind a start token.
+"""Training a translator: batches of pairs of similar length, decoder input shifted right behind a start token.
 
 Letters: B pairs, T tokens, V vocabulary.
 """
@@ -30,28 +30,29 @@ from segue.text.special_tokens import IGNORED
 from segue.training.loop import MicroBatch, Validation
 from segue.training.objective import PairObjective
 from segue.training.state import State, fresh_state
-from segue.training.weights import begin
+from segue.training.weights import initial_model
 
 
 @dataclass(frozen=True, eq=False)
 class TranslationTask:
-    """An encoder-decoder and prepared pairs."""
+    """Train an encoder-decoder on prepared pairs."""
 
     recipe: TranslationRecipe
     pairs: PairSet
     device: torch.device
     ranks: Ranks = ALONE
-    _orders: dict[int, list[np.ndarray[Any, Any]]] = field(default_factory=dict)  # of the epoch under way
+    _orders: dict[int, list[np.ndarray[Any, Any]]] = field(default_factory=dict)  # by epoch: its batches
 
     def fresh(self, model: nn.Module | None = None) -> State:
-        """The beginning of a run, from nothing or from the weights of a model."""
+        """The initial state of a run, with fresh weights or those of a model."""
         train = self.recipe.train
-        given = None if model is None else model.state_dict()
+        weights = None if model is None else model.state_dict()
         build = partial(build_translator, self.recipe.model)
         objective = partial(PairObjective, smoothing=train.smoothing)
-        return fresh_state(*begin(build, objective, given, train, self.device, self.ranks), train, self.ranks)
+        built, trained = initial_model(build, objective, weights, train, self.device, self.ranks)
+        return fresh_state(built, trained, train, self.ranks)
 
-    def begin(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         train, lengths = self.recipe.train, self.pairs.lengths("train")
         tokens = train.tokens * train.accumulate
         with torch.device("meta"):
@@ -59,7 +60,9 @@ class TranslationTask:
         split = self.pairs.split("train")
         return {
             "tokens_per_step": tokens,
-            "flops_per_step": 6.0 * tokens * weights,  # of the products with weights, were a batch full
+            "flops_per_step": 6.0
+            * tokens
+            * weights,  # forward and backward through all weights, if batches were full
             "bytes_per_token": None,
             "steps_per_epoch": math.ceil(lengths.max(axis=1).sum() / tokens),
             "pairs": split.pairs,
@@ -72,7 +75,7 @@ class TranslationTask:
         total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in chosen for number in numbers)
         for place, numbers in enumerate(chosen):
             set_gradient_sync(state.trained, place + 1 == accumulate)
-            batch = self._dealt(numbers)
+            batch = self._own_pairs(numbers)
             with self._precision():
                 nats, _, auxiliary = state.trained(batch)
             # gradients are the mean over ranks, and the loss of a rank is its share of a sum
@@ -83,13 +86,13 @@ class TranslationTask:
                 None if auxiliary is None else auxiliary / accumulate,
             )
 
-    def _dealt(self, numbers: np.ndarray[Any, Any]) -> Batch:
-        """The rank's pairs of a batch: every so-manyth, as neighbours are of like length."""
+    def _own_pairs(self, numbers: np.ndarray[Any, Any]) -> Batch:
+        """The pairs of a batch that are this rank's: every `world_size`-th, so that all ranks have similar lengths."""
         own = numbers[self.ranks.rank :: self.ranks.world_size]
         if len(own):
             return batch_of(self.pairs, own)
-        spare = batch_of(self.pairs, numbers[:1])  # fewer pairs than ranks: one that does not count
-        return replace(spare, targets=torch.full_like(spare.targets, IGNORED))
+        filler = batch_of(self.pairs, numbers[:1])  # fewer pairs than ranks: a pair without loss
+        return replace(filler, targets=torch.full_like(filler.targets, IGNORED))
 
     def _next(self, state: State) -> np.ndarray[Any, Any]:
         """The numbers of the next batch's pairs."""
@@ -111,28 +114,29 @@ class TranslationTask:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def validate(self, state: State, report: Report) -> Validation:
-        """Nats per token of the validation split, without smoothing; and BLEU if that decides."""
-        found: Validation = _objective(state).within(partial(self._judged, state, report))
-        return found
+        """Nats per token on the validation split, without label smoothing; and BLEU if `train.best` is bleu."""
+        validation: Validation = _objective(state).within(partial(self._scores, state, report))
+        return validation
 
-    def _judged(self, state: State, report: Report) -> Validation:
+    def _scores(self, state: State, report: Report) -> Validation:
         nats, pairs = split_nats(_translator(state), self.pairs, "valid"), self.pairs.split("valid").pairs
-        told = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
+        scores = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
         if self.recipe.train.best == "loss":
-            return Validation(nats, pairs, told)
+            return Validation(nats, pairs, scores)
         score = self._bleu(state, report)
-        return Validation(-score, pairs, {**told, "bleu": score})
+        return Validation(-score, pairs, {**scores, "bleu": score})
 
     def _bleu(self, state: State, report: Report) -> float:
-        sources, wanted = split_texts(self.pairs, "valid")
+        """BLEU of greedy translations of the validation split."""
+        sources, references = split_texts(self.pairs, "valid")
         greedy = self.recipe.translating.model_copy(update={"beam_width": 1})
-        found = translate(
+        translations = translate(
             self._bundle(state),
             sources,
             translating=greedy,
             report=lambda _, done, total: report("validating", done, total),
         )
-        return bleu([best[0].text for best in found], wanted, lower=True).score
+        return bleu([best[0].text for best in translations], references, lower=True).score
 
     def write(self, folder: Path, state: State) -> None:
         describe_translator(folder, self._bundle(state))
@@ -149,10 +153,10 @@ def _pair(numbers: np.ndarray[Any, Any], row: int) -> str:
 
 
 def _objective(state: State) -> PairObjective:
-    """What is trained, without what gathers gradients around it."""
-    found = getattr(state.trained, "module", state.trained)
-    assert isinstance(found, PairObjective)
-    return found
+    """The objective without its DDP wrapper."""
+    objective = getattr(state.trained, "module", state.trained)
+    assert isinstance(objective, PairObjective)
+    return objective
 
 
 def _translator(state: State) -> Seq2Seq | RecurrentSeq2Seq:

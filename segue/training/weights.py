@@ -1,4 +1,4 @@
-"""The weights that a run begins with: whole ones on every rank, or a part of each."""
+"""Initial weights of a run: fresh or given ones, whole on every rank or sharded over the ranks."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -15,32 +15,33 @@ from segue.training.embedding import freeze
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def in_parts(train: Schedule, ranks: Ranks) -> bool:
+def is_sharded(train: Schedule, ranks: Ranks) -> bool:
+    """Whether the ranks hold shards of the weights (FSDP2)."""
     return train.sharded and ranks.world_size > 1
 
 
-def begin(
+def initial_model(
     build: Callable[[], Model],
     objective: Callable[[Model], nn.Module],
-    given: Mapping[str, Tensor] | None,
+    weights: Mapping[str, Tensor] | None,
     train: Schedule,
     device: torch.device,
     ranks: Ranks,
 ) -> tuple[Model, nn.Module]:
-    """A model with the given weights or fresh ones, and its objective as a step calls it."""
+    """A model with the given weights, or fresh ones if None; and its objective, wrapped for all ranks."""
     torch.manual_seed(train.seed)
-    if not in_parts(train, ranks):
+    if not is_sharded(train, ranks):
         model = build()
-        if given is not None:
-            model.load_state_dict(given)
+        if weights is not None:
+            model.load_state_dict(weights)
         freeze(model, train)
         return model, ranks.data_parallel(objective(model.to(device)))
-    model, draws = deferred(build)  # it is never whole anywhere
+    model, draws = deferred(build)  # no rank ever holds the whole model
     freeze(model, train)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     trained = ranks.shard(objective(model), blocks, device, half=train.precision == "bfloat16")
     trained.to_empty(device=device)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.copy_(distributed_like(weight, draws[name]() if given is None else given[name]))
+            weight.copy_(distributed_like(weight, draws[name]() if weights is None else weights[name]))
     return model, trained

@@ -62,7 +62,7 @@ def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["DDP"]["total_bytes"] > told["FSDP2"]["total_bytes"]
     assert told["DDP"]["efficiency"].endswith("%")
     for words, match in (
-        (["enwik8-24l", "--ranks", "48"], "64 lanes cannot be dealt to 48 ranks; start 32 or 64 ranks"),
+        (["enwik8-24l", "--ranks", "48"], "64 lanes cannot be divided among 48 ranks; start 32 or 64 ranks"),
         (["transformer-base", "--ranks", "8"], "--ranks is for Transformer-XLs"),
     ):
         with pytest.raises(SegueError, match=match):

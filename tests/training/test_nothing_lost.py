@@ -141,7 +141,7 @@ def test_a_killed_beginning_leaves_nothing_that_hinders(
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    for name in ("_describe", "save_state", "_put"):
+    for name in ("_describe", "save_state", "_move_into_place"):
         with monkeypatch.context() as patch:
             patch.setattr(segue.training.run, name, killed)
             with pytest.raises(Killed):
@@ -185,7 +185,7 @@ def test_another_amount_of_validation_begins_the_best_anew(corpus: Path, tmp_pat
     events: list[Event] = []
     segue.resume(run, changes=["train.steps=6", "train.validate_tokens=100"], watch=events.append)
     warnings = [event.values["text"] for event in events if event.kind == "warning"]
-    assert warnings == ["the best validation so far read 200 and this one 100: beginning anew"]
+    assert warnings == ["the best validation so far read 200 and this one 100: the comparison starts again"]
     assert step_of(best_checkpoint(run)) > 4
 
 

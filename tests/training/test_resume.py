@@ -103,7 +103,7 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
         "keeps its recipe; only train.steps": {"changes": ["train.learning_rate=0.1"]},
         "keeps its recipe": {"changes": ["model.dropout=0.2"]},
         "has no 'stpes'; did you mean 'steps'": {"changes": ["train.stpes=5"]},
-        "is not the corpus that": {"data": other},
+        "is not the data that": {"data": other},
     }
     for match, how in cases.items():
         with pytest.raises(SegueError, match=match):
@@ -114,7 +114,7 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
         segue.train(small_recipe(), corpus, run)
     for folder in checkpoints(run):
         (folder / "model.safetensors").unlink()
-    with pytest.raises(SegueError, match="no whole checkpoint"):
+    with pytest.raises(SegueError, match="no undamaged checkpoint"):
         segue.resume(run)
 
 

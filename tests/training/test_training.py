@@ -157,7 +157,7 @@ def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path)
     found, given = load(tuned).model.state_dict(), first.model.state_dict()
     torch.testing.assert_close(dict(found), dict(given), rtol=0, atol=1e-6)
     other = small_recipe().model_copy(update={"model": segue.XLConfig(vocab=256, width=4, heads=1)})
-    with pytest.raises(SegueError, match="keeps the shape it finds"):
+    with pytest.raises(SegueError, match="keeps the bundle's shape"):
         segue.train(other, corpus, tmp_path / "other", begin_with=first)
     characters = make_corpus(tmp_path / "words", tokenizer="words")
     vocab = segue.text.corpus.open_corpus(characters).header.vocab
@@ -204,7 +204,7 @@ def test_fine_tuning_keeps_the_givers_weights_and_the_recipes_dropout(corpus: Pa
     ("changes", "match"),
     [
         ({"train": {"precision": "bfloat16"}}, "bfloat16 is for GPUs"),
-        ({"model": {"encoding": "learned", "max_positions": 8}}, "never stops counting"),
+        ({"model": {"encoding": "learned", "max_positions": 8}}, "8 positions and training would need more"),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(
