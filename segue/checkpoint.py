@@ -1,14 +1,13 @@
 """Bundles: a trained model on disk, in safetensors and JSON, with checksums. Never a pickle.
 
-    config.json         the model's shape, and how it is read
+    config.json         the shape of the model, and how to read with it
     model.safetensors   its weights
     tokenizer.json      if it has one
-    SHA256SUMS          as `sha256sum -c` wants it
+    SHA256SUMS          in the format of `sha256sum -c`
 
-A run keeps such folders under `checkpoints/`, one for each step that was saved, with what training needs besides.
+A run has such folders under `checkpoints/`, one for each saved step, each with the state of training in it.
 
-A folder is written beside its place and renamed into it (`files.py`): whatever happens, either the old one is whole
-or the new one is.
+A bundle is written atomically (`files.py`): whatever happens, either the old one or the new one is complete.
 """
 
 import json
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "SHA256SUMS"
 CHECKPOINTS, COUNTERS = "checkpoints", "training.json"
 BUNDLE_FILES = {CONFIG, WEIGHTS, CHECKSUMS, TOKENIZER, SOURCE_TOKENIZER}
-READ = {*BUNDLE_FILES, COUNTERS}
+READ_FILES = {*BUNDLE_FILES, COUNTERS}
 
 Loaded = TypeVar("Loaded")
 Shape = TypeVar("Shape", bound=VocabularyConfig)
@@ -64,7 +63,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A model with all that is needed to read with it."""
+    """A language model, its tokenizer, and the settings to read with it."""
 
     model: LanguageModel
     reading: Reading
@@ -73,38 +72,38 @@ class Bundle:
     def session(
         self, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
     ) -> "Session":
-        """A stream to feed text to and to generate from, at constant memory; read as the bundle says, or as given."""
+        """A session: feed it text and generate, at constant memory. `memory` or `reach` replace the bundle's own."""
         from segue.infer.session import start_session
 
         return start_session(self, memory=memory, reach=reach, int8=int8)
 
     def save(self, path: Path | str) -> None:
-        """Write the bundle, or replace the one that is there."""
+        """Write the bundle. An existing bundle is replaced."""
         _save(path, self.model, lambda folder: describe_bundle(folder, self))
 
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """An encoder-decoder with all that is needed to translate with it."""
+    """An encoder-decoder, its tokenizers, and the settings to translate with it."""
 
     model: Seq2Seq | RecurrentSeq2Seq
     translating: Translating
     source: Tokenizer
     target: Tokenizer
-    lower: bool = False  # it knows lower case alone
+    lower: bool = False  # it was trained on lower-case text
 
     def save(self, path: Path | str) -> None:
-        """Write the bundle, or replace the one that is there."""
+        """Write the bundle. An existing bundle is replaced."""
         _save(path, self.model, lambda folder: describe_translator(folder, self))
 
 
 def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq | RecurrentSeq2Seq:
-    """A fresh model of either kind."""
+    """A new encoder-decoder with fresh weights, Transformer or recurrent."""
     return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else RecurrentSeq2Seq(config)
 
 
 def describe_bundle(folder: Path, bundle: Bundle) -> None:
-    """The files of a bundle but for its weights, into a folder that is not yet in its place."""
+    """Write the files of a bundle except its weights into a folder."""
     config = BundleConfig(model=bundle.model.config, reading=bundle.reading)
     write_json(folder / CONFIG, config.model_dump(mode="json"))
     if bundle.tokenizer is not None:
@@ -112,7 +111,7 @@ def describe_bundle(folder: Path, bundle: Bundle) -> None:
 
 
 def describe_translator(folder: Path, translator: Translator) -> None:
-    """The files of a translator's bundle but for its weights."""
+    """Write the files of a translator's bundle except its weights into a folder."""
     config = TranslatorConfig(
         model=translator.model.config, translating=translator.translating, lower=translator.lower
     )
@@ -130,7 +129,7 @@ def _save(path: Path | str, model: nn.Module, write: Callable[[Path], None]) -> 
 
 
 def _is_only_a_bundle(folder: Path) -> bool:
-    """Whether a folder is a bundle of segue and holds nothing else, so that replacing it loses nothing else."""
+    """Whether a folder is a bundle of segue without other files, so that it may be replaced."""
     if not folder.is_dir() or not (folder / CHECKSUMS).is_file():
         return False
     if any(file.name not in BUNDLE_FILES or not _is_plain_file(file) for file in folder.iterdir()):
@@ -148,21 +147,21 @@ def _is_plain_file(path: Path) -> bool:
 
 
 def seal(folder: Path) -> None:
-    """Write down the checksums of all that is in the folder."""
+    """Write SHA256SUMS: the checksums of all files in the folder."""
     sums = (f"{file_checksum(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     (folder / CHECKSUMS).write_text("".join(sums))
 
 
 def load(path: Path | str) -> Bundle:
-    """Read a bundle, or the best checkpoint of a run, verifying every byte and every tensor.
+    """Load a bundle, or the best checkpoint of a run; every byte and every tensor is verified.
 
-    Of a run that was never validated, the newest checkpoint counts. The model is ready to read with, dropout off.
+    If a run was never validated, its newest checkpoint is loaded. The model is in eval mode (no dropout).
     """
     return _read(path, partial(_load_bundle, path))
 
 
 def load_translator(path: Path | str) -> Translator:
-    """Read a translator's bundle, or the best checkpoint of its run, verifying every byte and every tensor."""
+    """Load a translator's bundle, or the best checkpoint of its run; every byte and every tensor is verified."""
     return _read(path, partial(_load_translator, path))
 
 
@@ -177,7 +176,7 @@ def translates(path: Path | str) -> bool:
 
 
 def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
-    """Read the folder of a bundle, or of a run's best checkpoint; a run may go on training meanwhile."""
+    """Call `read` with the folder of a bundle, or of a run's best checkpoint. The run may be training meanwhile."""
     run = Path(path)
     if not (run / CHECKPOINTS).is_dir():
         return read(_present(run))
@@ -188,7 +187,7 @@ def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
         except SegueError:
             if folder.exists():
                 raise
-            # else training has removed it since, after it had saved a newer one
+            # else the run has removed it, after it saved a newer one
 
 
 def _load_bundle(path: Path | str, folder: Path) -> Bundle:
@@ -197,10 +196,10 @@ def _load_bundle(path: Path | str, folder: Path) -> Bundle:
     if _kind(values) in TRANSLATORS:
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
-    model = _filled(folder, config.model, build_language_model)
+    model = _load_weights(folder, config.model, build_language_model)
     tokenizer = load_tokenizer(folder / TOKENIZER) if (folder / TOKENIZER).exists() else None
     if tokenizer is not None and tokenizer.size > config.model.vocab:
-        raise BundleError(_stranger(folder, tokenizer, config.model.vocab))
+        raise BundleError(_tokenizer_mismatch(folder, tokenizer, config.model.vocab))
     return Bundle(model.eval(), config.reading, tokenizer)
 
 
@@ -212,13 +211,13 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
         )
     config = TranslatorConfig(**values)
-    model = _filled(folder, config.model, build_translator)
+    model = _load_weights(folder, config.model, build_translator)
     target = load_tokenizer(folder / TOKENIZER)
-    own = config.model.source_vocab
-    source = load_tokenizer(folder / SOURCE_TOKENIZER) if own else target
-    for tokenizer, vocab in ((source, own or config.model.vocab), (target, config.model.vocab)):
+    source_vocab = config.model.source_vocab
+    source = load_tokenizer(folder / SOURCE_TOKENIZER) if source_vocab else target
+    for tokenizer, vocab in ((source, source_vocab or config.model.vocab), (target, config.model.vocab)):
         if tokenizer.size != text_vocab(vocab):
-            raise BundleError(_stranger(folder, tokenizer, text_vocab(vocab)))
+            raise BundleError(_tokenizer_mismatch(folder, tokenizer, text_vocab(vocab)))
     return Translator(model.eval(), config.translating, source, target, config.lower)
 
 
@@ -232,12 +231,12 @@ def _kind(values: dict[str, Any]) -> object:
     return model.get("kind") if isinstance(model, dict) else None
 
 
-def _stranger(folder: Path, tokenizer: Tokenizer, vocab: int) -> str:
+def _tokenizer_mismatch(folder: Path, tokenizer: Tokenizer, vocab: int) -> str:
     return f"the tokenizer of {folder} has {tokenizer.size:,} symbols and its model {vocab:,}; copy the bundle again"
 
 
-def _filled(folder: Path, config: Shape, build: Callable[[Shape], Model]) -> Model:
-    """A model with the weights of a bundle, built only if the weights are as many as its config says."""
+def _load_weights(folder: Path, config: Shape, build: Callable[[Shape], Model]) -> Model:
+    """Build a model with the weights of a bundle. Their size is checked before anything is allocated."""
     path = folder / WEIGHTS
     weights = read_tensors(path)
     check_size(config, weights, str(path), BundleError)
@@ -255,19 +254,19 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def best_checkpoint(run: Path) -> Path:
-    """The checkpoint with the best validation, or the newest if none was validated."""
+    """The checkpoint with the best validation metric, or the newest if the run was never validated."""
     while True:
-        kept = checkpoints(run)
-        if not kept:
+        saved = checkpoints(run)
+        if not saved:
             raise BundleError(f"{run} has no checkpoint yet")
         try:
-            _verify_file(kept[-1], COUNTERS, _checksums(kept[-1]))  # it decides which weights are taken
-            step = read_json(kept[-1] / COUNTERS).get("best_step")
+            _verify_file(saved[-1], COUNTERS, _checksums(saved[-1]))  # it decides which weights are loaded
+            step = read_json(saved[-1] / COUNTERS).get("best_step")
         except BundleError:
-            if kept[-1].exists():
+            if saved[-1].exists():
                 raise
-            continue  # removed by a run that goes on
-        return next((folder for folder in kept if step_of(folder) == step), kept[-1])
+            continue  # removed by a run that is still training
+        return next((folder for folder in saved if step_of(folder) == step), saved[-1])
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -279,18 +278,18 @@ def step_of(checkpoint: Path) -> int:
 
 
 def average(run: Path, last: int) -> Bundle | Translator:
-    """The newest checkpoint of a run with the mean of its `last` newest ones' weights."""
+    """Checkpoint averaging: the newest checkpoint with the mean of the weights of the `last` newest ones."""
     while True:
-        kept = newest_checkpoints(run)[-last:]
-        if len(kept) < last:
+        folders = newest_checkpoints(run)[-last:]
+        if len(folders) < last:
             raise BundleError(
-                f"{run} keeps {len(kept)} of its newest checkpoints and {last} were asked for; "
+                f"{run} keeps {len(folders)} of its newest checkpoints and {last} were asked for; "
                 f"train with train.keep={last} or more"
             )
         try:
-            return _mean(kept)
+            return _mean(folders)
         except SegueError:
-            if all(folder.exists() for folder in kept):  # else the run goes on and has removed one
+            if all(folder.exists() for folder in folders):  # else the run is training and has removed one
                 raise
 
 
@@ -302,13 +301,13 @@ def _mean(folders: Sequence[Path]) -> Bundle | Translator:
         for name, weight in read_tensors(folder / WEIGHTS).items():
             share = weight.double() / len(folders)  # in float64, so that the order does not matter
             mean[name] = mean[name] + share if name in mean else share
-    kinds = {name: weight.dtype for name, weight in newest.model.state_dict().items()}
-    newest.model.load_state_dict({name: weight.to(kinds[name]) for name, weight in mean.items()})
+    dtypes = {name: weight.dtype for name, weight in newest.model.state_dict().items()}
+    newest.model.load_state_dict({name: weight.to(dtypes[name]) for name, weight in mean.items()})
     return newest
 
 
 def newest_checkpoints(run: Path) -> list[Path]:
-    """Those that a run keeps because they are its newest, and not as its beginning, its best or its trunk."""
+    """The checkpoints that a run keeps as its newest (`train.keep`); not the initial one, nor the best or the trunk."""
     keep = recipe_of(read_recipe(run / "recipe.toml")).train.keep
     return [folder for folder in checkpoints(run)[-keep:] if step_of(folder) > 0]
 
@@ -319,11 +318,11 @@ def write_json(path: Path, value: object) -> None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     path.touch()
-    mode = path.stat().st_mode  # as the user's umask wants it; save_file would hide the file from others
+    mode = path.stat().st_mode  # according to the umask; save_file would make the file unreadable for others
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt"})  # transformers refuses files that do not say so
-    except SafetensorError as error:  # its only cause here: the disk
+    except SafetensorError as error:  # the disk is its only cause here
         raise OSError(str(error)) from error
     path.chmod(mode)
 
@@ -340,13 +339,15 @@ def _present(path: Path) -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Check that every file is the one that was saved, and that there is no other that would be read with them."""
+    """Check the checksum of every file, and that there is no other file that would be read."""
     sums = _checksums(folder)
     for name in {CONFIG, WEIGHTS, *sums}:
         _verify_file(folder, name, sums)
     with _readable(folder):
         for file in folder.iterdir():
-            if file.name not in (*sums, CHECKSUMS) and (file.suffix == ".safetensors" or file.name in READ):
+            if file.name not in (*sums, CHECKSUMS) and (
+                file.suffix == ".safetensors" or file.name in READ_FILES
+            ):
                 raise BundleError(f"{file} is not among the files that were saved; remove it")
 
 

@@ -1,24 +1,24 @@
-"""What can go wrong by the user's hand. (Our own mistakes are assertions.)
+"""Errors that the user can correct. (Mistakes in our own code are assertions.)
 
-Every message says what was found, what was wanted and what to try, in one line.
-None of these is a ValueError: pydantic would swallow it into a report of its own.
+Every message says what was found, what was expected and what to try, in one line.
+None of these is a ValueError: pydantic would catch it and put it into a report of its own.
 """
 
-LONGEST = 1000
-"""Characters of a message; of a longer one, the middle is left out."""
+MAX_CHARACTERS = 1000
+"""The length of a message; the middle of a longer one is left out."""
 
 
 class SegueError(Exception):
-    """Anything a user can put right."""
+    """Any error that the user can correct."""
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.splitlines())  # what is quoted from a file may have several
-        half = LONGEST // 2
-        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
+        line = " ".join(message.splitlines())  # text quoted from a file may have several lines
+        half = MAX_CHARACTERS // 2
+        super().__init__(line if len(line) <= MAX_CHARACTERS else f"{line[:half]} … {line[-half:]}")
 
 
 class ConfigError(SegueError):
-    """A setting that does not exist, does not fit or contradicts another."""
+    """A setting that does not exist, has a wrong value or contradicts another."""
 
 
 class InputError(SegueError):
@@ -34,8 +34,8 @@ class SourceError(SegueError):
 
 
 class TrainingError(SegueError):
-    """A run that cannot begin, go on or be resumed."""
+    """A run that cannot start, continue or be resumed."""
 
 
 class OtherRankError(SegueError):
-    """What went wrong on all ranks at once, or on another one: the first of them says it, this one keeps quiet."""
+    """An error that another rank reports: one on all ranks at once, or one on that rank. This rank prints nothing."""

@@ -1,7 +1,7 @@
-"""Writing to disk so that nothing is lost: whole files and folders or none, and locks that die with their process.
+"""Atomic writes of files and folders, and locks that end with their process.
 
-What is written stands beside its place under a name of its own (`.NAME.segue-new`), is flushed to the disk, and only
-then renamed. Whatever happens on the way, either the old one is whole or the new one is.
+New content is written beside the target under a temporary name (`.NAME.segue-new`), flushed to the disk, and only then
+renamed. Whatever happens, either the old content or the new content is complete.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ from pathlib import Path
 from segue.errors import SegueError
 
 LOCK = "lock"
-"""The file of a locked folder that says who holds it."""
+"""The file in a locked folder that says which process holds the lock."""
 
 
 def write_whole(path: Path, text: str, wrong: type[SegueError]) -> None:
-    """Write a text file, or replace it in one step; what goes wrong is raised as `wrong`."""
+    """Write or replace a text file atomically. An OSError is raised again as the class `wrong`."""
     fresh = beside(path, "new")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str, wrong: type[SegueError]) -> None:
 
 
 def never(folder: Path) -> bool:  # noqa: ARG001
-    """For folders that are never replaced."""
+    """Never replace an existing folder."""
     return False
 
 
@@ -43,13 +43,13 @@ def never(folder: Path) -> bool:  # noqa: ARG001
 def whole_folder(
     target: Path, wrong: type[SegueError], replaceable: Callable[[Path], bool] = never
 ) -> Iterator[Path]:
-    """A folder to fill. It takes the place of `target` only when it is complete and on the disk.
+    """A new folder to write into. It becomes `target` only when it is complete and on the disk.
 
-    An existing folder is replaced only if `replaceable` says so: others hold what is not ours to delete.
+    An existing folder is replaced only if `replaceable` allows it, so that no other files of the user are deleted.
     """
-    target = target.resolve()  # a link to a folder stays a link
+    target = target.resolve()  # a symbolic link to a folder stays a link
     check_replaceable(target, wrong, replaceable)
-    fresh, handle, placed = beside(target, "new"), -1, False
+    fresh, handle, renamed = beside(target, "new"), -1, False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle = _own_folder(fresh, target, wrong)
@@ -59,13 +59,13 @@ def whole_folder(
                 flush(Path(folder, name))
             flush(Path(folder))
         check_replaceable(target, wrong, replaceable)  # it may have appeared in the meantime
-        _put(fresh, target)
-        placed = True
+        _rename_over(fresh, target)
+        renamed = True
     except OSError as error:
         raise wrong(f"{target} could not be written: {error}; what was there is unchanged") from error
     finally:
         try:
-            if handle >= 0 and not placed:  # once it is placed, the name may be another process's
+            if handle >= 0 and not renamed:  # after that, another process may use the temporary name
                 shutil.rmtree(fresh, ignore_errors=True)
         finally:
             if handle >= 0:
@@ -73,24 +73,25 @@ def whole_folder(
 
 
 def check_replaceable(target: Path, wrong: type[SegueError], replaceable: Callable[[Path], bool]) -> None:
-    """Refuse to write where something stands that is not ours to delete."""
+    """Refuse to replace what segue has not written."""
     if os.path.lexists(target) and not replaceable(target):
         more = "" if replaceable is never else " and is not a bundle of segue, or holds more than that"
         raise wrong(f"{target} exists{more}; nothing was overwritten: choose another name or remove it")
 
 
 def present(target: Path) -> Path:
-    """The folder, or the one before it if a crash came between the two renames of `_put`."""
+    """The folder; or its predecessor, after a crash between the two renames of `_rename_over`."""
     previous = beside(target.resolve(), "previous")
     return previous if not target.exists() and previous.is_dir() else target
 
 
 def beside(target: Path, what: str) -> Path:
+    """A temporary name in the same folder."""
     return target.with_name(f".{target.name}.segue-{what}")
 
 
 def _own_folder(fresh: Path, target: Path, wrong: type[SegueError]) -> int:
-    """Make the folder, empty, and lock it against other processes that write the same target."""
+    """Make an empty folder, and lock it against other processes that write the same target."""
     while True:
         fresh.mkdir(exist_ok=True)
         handle = os.open(fresh, os.O_RDONLY)
@@ -105,12 +106,13 @@ def _own_folder(fresh: Path, target: Path, wrong: type[SegueError]) -> int:
             if os.path.samestat(os.fstat(handle), fresh.stat()):
                 break
         os.close(handle)  # another process renamed or removed it before we had the lock
-    for leftover in fresh.iterdir():  # of a process that was killed
+    for leftover in fresh.iterdir():  # left by a killed process
         shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
     return handle
 
 
-def _put(fresh: Path, target: Path) -> None:
+def _rename_over(fresh: Path, target: Path) -> None:
+    """Rename `fresh` to `target`, in place of an existing folder."""
     previous = beside(target, "previous")
     if target.exists():
         shutil.rmtree(previous, ignore_errors=True)
@@ -126,15 +128,15 @@ def _put(fresh: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that others may be reading: for them it is there whole, or not at all."""
-    going = beside(folder, "old")
-    shutil.rmtree(going, ignore_errors=True)
-    folder.rename(going)
-    shutil.rmtree(going)
+    """Remove a folder atomically: another process that reads it finds all of it or nothing."""
+    renamed = beside(folder, "old")
+    shutil.rmtree(renamed, ignore_errors=True)
+    folder.rename(renamed)
+    shutil.rmtree(renamed)
 
 
 def flush(path: Path) -> None:
-    """Make sure that a file or a folder's list of names is on the disk."""
+    """Force a file, or the list of names in a folder, to the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -144,10 +146,10 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, wrong: type[SegueError]) -> Iterator[None]:
-    """Hold the folder for this process alone; a second process is told who holds it.
+    """Lock the folder for this process. A second process gets an error that names the first.
 
-    The lock is the operating system's and ends with the process, however it ends; over NFS too where the server
-    supports locks (Linux turns `flock` into a lock of the server's).
+    It is a lock of the operating system (`flock`), which ends with the process however that ends. It works over NFS if
+    the server supports locks.
     """
     path = folder / LOCK
     try:
@@ -166,7 +168,7 @@ def locked(folder: Path, wrong: type[SegueError]) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        with suppress(OSError):  # on a full disk: then a second process cannot say who
+        with suppress(OSError):  # on a full disk the error of a second process names nobody
             os.ftruncate(handle, 0)
             os.pwrite(handle, json.dumps(holder).encode(), 0)
         yield

@@ -16,8 +16,8 @@ import torch
 import torch._dynamo  # torch's wrappers import it, which takes seconds: once here, and not in every fork
 from torch.distributed import TCPStore
 
-LONGEST = 400
-"""Seconds after which a test has hung."""
+MAX_SECONDS = 400
+"""After so long a test hangs, and its ranks are killed."""
 
 GRACE = 10
 """Seconds for the other ranks to end after one has failed."""
@@ -67,7 +67,7 @@ def on_ranks(
 
 def _wait(processes: Sequence[BaseProcess]) -> None:
     """As torchrun does: if one fails, the others are given a little time and ended."""
-    end = time.monotonic() + LONGEST
+    end = time.monotonic() + MAX_SECONDS
     while any(process.is_alive() for process in processes) and time.monotonic() < end:
         time.sleep(0.02)
         if any(process.exitcode for process in processes):

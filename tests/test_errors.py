@@ -1,6 +1,6 @@
 """Errors are one line of readable length, whatever is quoted in them."""
 
-from segue.errors import LONGEST, SegueError
+from segue.errors import MAX_CHARACTERS, SegueError
 
 
 def test_what_is_quoted_makes_no_second_line() -> None:
@@ -11,4 +11,4 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
     told = str(SegueError(f"found {'x' * 10**6}; try y"))
     assert told.startswith("found xxx")
     assert told.endswith("x; try y")
-    assert len(told) <= LONGEST + 3
+    assert len(told) <= MAX_CHARACTERS + 3

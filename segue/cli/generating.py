@@ -65,12 +65,12 @@ def generate(
 
 def _fed(session: "Session", prompt: bytes) -> str:
     """Read the prompt, or what a text begins with where there is none; the text to show of it."""
-    from segue.text.tokenizer import beginning
+    from segue.text.tokenizer import start_ids
 
     if prompt:
         session.feed(prompt)
         return prompt.decode(errors="replace")
-    ids = beginning(session.tokenizer)
+    ids = start_ids(session.tokenizer)
     session.read(ids)
     return "\n" if session.tokenizer.decode(ids) == b"\n" else ""
 

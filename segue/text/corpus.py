@@ -1,9 +1,9 @@
 """A corpus: token ids on disk, memory-mapped, with splits and document ends.
 
-    corpus.json      what it is: sizes, splits, checksums
-    ids.bin          all tokens, in the narrowest width that fits
-    ends.bin         where documents end, as 64-bit places in ids.bin
-    tokenizer.json   how to read them
+    corpus.json      the header: vocabulary, splits, checksums
+    ids.bin          all token ids, in the narrowest integer type that fits
+    ends.bin         the ends of documents, as 64-bit offsets in ids.bin
+    tokenizer.json   the tokenizer
 
 Splits are ranges of ids.bin, train first.
 """
@@ -27,12 +27,12 @@ HEADER, IDS, ENDS, TOKENIZER = "corpus.json", "ids.bin", "ends.bin", "tokenizer.
 
 
 class Split(Settings):
-    """A range of tokens, and what it was made of."""
+    """A range of tokens, and the size of the text that they were made from."""
 
     begin: NonNegativeInt
     end: NonNegativeInt
     bytes: NonNegativeInt
-    words: NonNegativeInt  # between blanks, with one more for every line; 0 where bytes are all that is known
+    words: NonNegativeInt  # separated by spaces, plus one per line; 0 if they were not counted
     documents: NonNegativeInt
 
     @property
@@ -40,31 +40,31 @@ class Split(Settings):
         return self.end - self.begin
 
 
-def _by_kind(header: dict[str, Any]) -> bool:
-    """Whether nothing can be lost, for a corpus that was prepared before this was checked."""
+def _lossless_by_kind(header: dict[str, Any]) -> bool:
+    """Whether the tokenizer loses no text. For a corpus of an older version, whose header does not say so."""
     return header["tokenizer"] in ("bytes", "bpe")
 
 
 class CorpusHeader(Settings):
-    """What corpus.json holds."""
+    """The content of corpus.json."""
 
     format: Literal["segue-corpus-1"] = "segue-corpus-1"
     source: str
-    tokenizer: str  # its kind
-    lossless: bool = Field(default_factory=_by_kind)  # every text came back from its ids, byte by byte
+    tokenizer: str  # its kind: bytes, characters, words, bpe or file
+    lossless: bool = Field(default_factory=_lossless_by_kind)  # decoding the ids gives back every byte
     vocab: PositiveInt
     width: Literal["uint8", "uint16", "uint32"]
     splits: dict[str, Split]
     checksums: dict[str, str]  # SHA-256 of the files beside it
 
     @model_validator(mode="after")
-    def _splits_stay_apart(self) -> Self:
-        check_apart({name: (split.begin, split.end) for name, split in self.splits.items()})
+    def _splits_do_not_overlap(self) -> Self:
+        check_no_overlap({name: (split.begin, split.end) for name, split in self.splits.items()})
         return self
 
 
-def check_apart(ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Splits that overlap would train on what is tested."""
+def check_no_overlap(ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Check that no two splits overlap: a model must not be trained on what it is tested on."""
     ordered = sorted(ranges.values())
     wrong = any(end < begin for begin, end in ordered)
     if wrong or any(end > begin for (_, end), (begin, _) in pairwise(ordered)):
@@ -73,82 +73,81 @@ def check_apart(ranges: Mapping[str, tuple[int, int]]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One split: its ids, and where its documents begin."""
+    """One split: its token ids, and the offsets at which its documents begin."""
 
     ids: np.ndarray[Any, Any]  # memory-mapped
     starts: np.ndarray[Any, Any]  # ascending; the first is 0
     split: Split
     tokenizer: Tokenizer
-    lossless: bool = True  # the ids are the original text, byte by byte
+    lossless: bool = True  # decoding the ids gives back the original text
 
     def begins(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether a document begins at each of the places. (`np.isin` would sort all documents every time.)"""
-        newest = (
-            np.searchsorted(self.starts, places, side="right") - 1
-        )  # of a place before the first: the last
-        found: np.ndarray[Any, Any] = self.starts[newest] == places
-        return found
+        """Whether a document begins at each of these offsets. (`np.isin` would sort all documents every time.)"""
+        # the last start at or before each offset; -1 before the first start, which is the last element
+        nearest = np.searchsorted(self.starts, places, side="right") - 1
+        is_start: np.ndarray[Any, Any] = self.starts[nearest] == places
+        return is_start
 
     def text(self, begin: int, end: int) -> bytes:
-        """What a range of tokens stands for."""
+        """The text of a range of tokens."""
         return self.tokenizer.decode(self.ids[begin:end].tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Opened and verified."""
+    """A prepared corpus, opened and verified."""
 
     folder: Path
     header: CorpusHeader
     tokenizer: Tokenizer
-    _streams: dict[str, Stream] = field(default_factory=dict)  # those that were asked for
+    _streams: dict[str, Stream] = field(default_factory=dict)  # opened so far, by split
 
     def stream(self, split: str) -> Stream:
-        """A split; the same one every time, so that millions of document ends are read once."""
+        """The stream of a split. It is cached, so that millions of document ends are read only once."""
         if split not in self.header.splits:
             raise InputError(f"{self.folder} has no split '{split}'; it has {', '.join(self.header.splits)}")
         if split not in self._streams:
-            self._streams[split] = self._opened(self.header.splits[split])
+            self._streams[split] = self._open_stream(self.header.splits[split])
         return self._streams[split]
 
-    def _opened(self, found: Split) -> Stream:
-        whole = numbers(self.folder / IDS, self.header.width)
-        ids = whole[found.begin : found.end]
+    def _open_stream(self, split: Split) -> Stream:
+        all_ids = memory_mapped(self.folder / IDS, self.header.width)
+        ids = all_ids[split.begin : split.end]
         check_ids(self.folder, ids, self.header.vocab)
-        ends = rising(self.folder / ENDS, len(whole))
-        inside = ends[(ends > found.begin) & (ends < found.end)] - found.begin
+        ends = read_ends(self.folder / ENDS, len(all_ids))
+        inside = ends[(ends > split.begin) & (ends < split.end)] - split.begin
         starts = np.concatenate([[0], inside])
-        return Stream(ids, starts, found, self.tokenizer, self.header.lossless)
+        return Stream(ids, starts, split, self.tokenizer, self.header.lossless)
 
 
 def open_corpus(folder: Path | str) -> Corpus:
-    """Open what `segue prepare` made, and check that it is still the same."""
+    """Open a corpus that `segue prepare` made, and verify its files."""
     folder = Path(folder)
     header, tokenizer = read_header(folder), load_tokenizer(folder / TOKENIZER)
     if tokenizer.size != header.vocab:
         raise SourceError(
             f"{folder} has {header.vocab:,} symbols and its tokenizer {tokenizer.size:,}; prepare it again"
         )
-    whole = len(numbers(folder / IDS, header.width))
+    tokens = len(memory_mapped(folder / IDS, header.width))
     end = max((split.end for split in header.splits.values()), default=0)
-    if whole < end:
-        raise SourceError(f"{folder / IDS} holds {whole:,} tokens and the splits {end:,}; prepare it again")
+    if tokens < end:
+        raise SourceError(f"{folder / IDS} holds {tokens:,} tokens and the splits {end:,}; prepare it again")
     return Corpus(folder, header, tokenizer)
 
 
 def read_header(folder: Path) -> CorpusHeader:
-    """What a corpus says of itself, after a check that its files are still the same."""
+    """The header of a corpus, after its files were verified."""
     if not (folder / HEADER).is_file():
         raise SourceError(
             f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
         )
     header = CorpusHeader(**read_object(folder / HEADER))
-    check_same(folder, header.checksums, (IDS, ENDS, TOKENIZER))
+    check_checksums(folder, header.checksums, (IDS, ENDS, TOKENIZER))
     return header
 
 
-def check_same(folder: Path, checksums: Mapping[str, str], needed: Iterable[str]) -> None:
-    """Check that the files are those that were prepared; all that are needed, and none elsewhere."""
+def check_checksums(folder: Path, checksums: Mapping[str, str], needed: Iterable[str]) -> None:
+    """Verify all files that are needed or have a checksum. Names that point outside the folder are refused."""
     here = {file.name for file in folder.iterdir() if file.is_file()}
     for name in {*needed, *checksums}:
         if name not in here or file_checksum(folder / name) != checksums.get(name):
@@ -157,27 +156,25 @@ def check_same(folder: Path, checksums: Mapping[str, str], needed: Iterable[str]
             )
 
 
-def numbers(path: Path, kind: str) -> np.ndarray[Any, Any]:
-    """A file of numbers, memory-mapped."""
+def memory_mapped(path: Path, kind: str) -> np.ndarray[Any, Any]:
+    """A file of integers of one type, memory-mapped."""
     size, width = path.stat().st_size, np.dtype(kind).itemsize
     if size % width:
-        raise SourceError(
-            f"{path} has {size:,} bytes, which are no whole numbers of {width}; prepare it again"
-        )
+        raise SourceError(f"{path} has {size:,} bytes, which is no multiple of {width}; prepare it again")
     return np.memmap(path, dtype=kind, mode="r") if size else np.zeros(0, dtype=kind)
 
 
-def rising(path: Path, most: int) -> np.ndarray[Any, Any]:
-    """A file of places, each at or behind the one before, up to `most`."""
-    numbers(path, "<u8")  # is it whole?
-    places = np.fromfile(path, dtype="<u8")
-    if len(places) and (places[-1] > most or (places[1:] < places[:-1]).any()):
-        raise SourceError(f"{path} should hold rising places up to {most:,}; prepare it again")
-    return places.astype(np.int64)
+def read_ends(path: Path, last: int) -> np.ndarray[Any, Any]:
+    """A file of offsets in ascending order, none greater than `last`."""
+    memory_mapped(path, "<u8")  # checks the size of the file
+    ends = np.fromfile(path, dtype="<u8")
+    if len(ends) and (ends[-1] > last or (ends[1:] < ends[:-1]).any()):
+        raise SourceError(f"{path} should hold ascending offsets up to {last:,}; prepare it again")
+    return ends.astype(np.int64)
 
 
 def check_ids(folder: Path, ids: np.ndarray[Any, Any], vocab: int) -> None:
-    """Refuse ids that the vocabulary does not have: torch would look far beyond its tables."""
+    """Refuse ids that are not in the vocabulary: torch would read beyond the embedding table."""
     if vocab > np.iinfo(ids.dtype).max:
         return
     highest = int(ids.max(initial=0))

@@ -1,7 +1,7 @@
-"""B contiguous streams, read side by side and in order.
+"""Lanes: a split as B contiguous streams that are read in parallel (the rows of a batch).
 
-The split is a ring. Lane b begins b/B of the way round, and all lanes move on together: one integer, the tokens that
-each has read, says where they all are, in whichever epoch. Where the ring closes, a document begins.
+The split is a ring. Lane b starts b/B of the way round, and all lanes advance together: one integer, the tokens that
+each lane has read, is the position of all of them, over all epochs. Where the ring closes, a document begins.
 Letters: B lanes, T tokens in the segment.
 """
 
@@ -17,22 +17,22 @@ from segue.text.corpus import Stream
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What is read at once, and what is predicted: the same places moved by one."""
+    """The tokens that are read at once, and their targets: the same stream shifted by one."""
 
     tokens: Tensor  # (B, T)
     targets: Tensor  # (B, T)
-    starts: Tensor | None = None  # (B, T): a document begins here
-    lengths: Tensor | None = None  # (B,): what follows is padding
+    starts: Tensor | None = None  # (B, T): whether a document begins here
+    lengths: Tensor | None = None  # (B,): the tokens after are padding
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """A split in B lanes."""
+    """A split as B lanes."""
 
     stream: Stream
     lanes: int
-    documents: bool = True  # mark where they begin, so that nothing is seen across
-    some: range | None = None  # only these of the lanes are read
+    documents: bool = True  # mark where documents begin, so that attention does not cross them
+    own: range | None = None  # read only these lanes: those of one rank
 
     def __post_init__(self) -> None:
         if len(self.stream.ids) // self.lanes < 2:
@@ -42,18 +42,18 @@ class Lanes:
 
     @property
     def epoch(self) -> int:
-        """Tokens that each lane reads until all together have read the split once."""
+        """The length of an epoch: tokens that each lane reads until all together have read the split."""
         return len(self.stream.ids) // self.lanes
 
     def segment(self, position: int, length: int) -> Segment:
-        """The next `length` tokens of each lane after the first `position`."""
+        """The segment of `length` tokens of each lane that starts at `position`."""
         size = len(self.stream.ids)
         if length > self.epoch:
             raise InputError(
                 f"a segment of {length} tokens is longer than a lane of {self.epoch}; "
                 "use shorter segments, fewer lanes or more text"
             )
-        read = np.array(range(self.lanes) if self.some is None else self.some)
+        read = np.array(range(self.lanes) if self.own is None else self.own)
         begins = (read * size // self.lanes + position) % size
         places = (begins[:, None] + np.arange(length + 1)) % size
         tokens = torch.from_numpy(self.stream.ids[places].astype(np.int64))

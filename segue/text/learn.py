@@ -8,19 +8,19 @@ from tokenizers import Tokenizer as TokenizerFile
 from segue.errors import InputError
 from segue.text.tokenizer import EOS, UNK, TextTokenizer, character_tokenizer, unicode, word_tokenizer
 
-WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What GPT-2 calls a word, and `ByteLevel` after it."""
+WORD_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""How GPT-2, and `ByteLevel` after it, cut a text into words."""
 
-LONGEST = 512
-"""Characters of a word from which BPE learns."""
+MAX_WORD_CHARACTERS = 512
+"""BPE learns from longer words in pieces."""
 
 
 def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
     """`<eos>`, `<unk>`, then the words that occur at least `minimum` times, the most frequent first."""
     counts: dict[str, int] = {}
-    words = pre_tokenizers.WhitespaceSplit()  # as the tokenizer cuts; `str.split` knows other blanks
+    words = pre_tokenizers.WhitespaceSplit()  # as the tokenizer does; `str.split` knows other kinds of space
     for text in texts:
-        for line in unicode(text).split("\n"):  # short texts are cut faster
+        for line in unicode(text).split("\n"):  # it is faster on short texts
             for word, _ in words.pre_tokenize_str(line):
                 counts[word] = counts.get(word, 0) + 1
     known = [word for word, count in counts.items() if count >= minimum and word not in (EOS, UNK)]
@@ -42,7 +42,7 @@ def train_bpe(texts: Iterable[bytes], size: int) -> TextTokenizer:
     """Byte-level BPE of `size` symbols: every byte is one, so nothing is unknown."""
     if size < 257:
         raise InputError(
-            f"BPE has a symbol for each of the 256 bytes to begin with; found a vocabulary of {size}"
+            f"BPE needs at least 257 symbols, since every byte is one; found a vocabulary of {size}"
         )
     file = TokenizerFile(models.BPE())
     file.pre_tokenizer = _short_words()
@@ -56,15 +56,15 @@ def train_bpe(texts: Iterable[bytes], size: int) -> TextTokenizer:
 
 
 def _short_words() -> pre_tokenizers.PreTokenizer:
-    """The same words as `ByteLevel` finds, but cut at LONGEST characters.
+    """Cut text into the words of `ByteLevel`, and longer words at MAX_WORD_CHARACTERS.
 
-    For training alone: each merge goes over whole words, so that its time would grow with the square of a text
-    without blanks. Encoding does not need it.
+    For training only: each merge scans whole words, so the time would grow with the square of a text without spaces.
+    Encoding does not need it.
     """
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{LONGEST}}}"), "isolated"),
+            pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_CHARACTERS}}}"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -1,12 +1,12 @@
-"""Sentence pairs: two aligned files, a TSV or a JSONL become token ids on disk, side by side.
+"""Sentence pairs: two aligned files, a TSV or a JSONL are prepared as token ids on disk.
 
-    pairs.json              what it is: sizes, splits, what was left out, checksums
-    ids.bin                 the tokens of source, target, source, target …, each whole
-    ends.bin                where each of these ends, as 64-bit places in ids.bin
+    pairs.json              the header: vocabulary, splits, what was left out, checksums
+    ids.bin                 the token ids of source, target, source, target …, uncut
+    ends.bin                where each of these ends, as 64-bit offsets in ids.bin
     tokenizer.json          the target's tokenizer, and the source's too if they share one
     source-tokenizer.json   the source's, if it has its own
 
-The model knows two symbols more than the tokenizer: a target begins with `start`, and both sides end with `end`.
+The files hold no start and end tokens; a batch adds them (`special_tokens.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,12 +26,12 @@ from segue.text.corpus import (
     ENDS,
     IDS,
     TOKENIZER,
-    check_apart,
+    check_checksums,
     check_ids,
-    check_same,
+    check_no_overlap,
     file_checksum,
-    numbers,
-    rising,
+    memory_mapped,
+    read_ends,
 )
 from segue.text.learn import train_bpe
 from segue.text.parsing import parse_json, read_object
@@ -43,25 +43,25 @@ HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
 
 Pair = tuple[bytes, bytes]
 Pairs = Callable[[], Iterator[Pair]]
-"""Pairs of sentences that can be read from the beginning as often as needed."""
+"""Sentence pairs as a function: each call reads them from the beginning."""
 
 
 class PairsConfig(Settings):
-    """How pairs become tokens."""
+    """How pairs are encoded."""
 
-    size: PositiveInt = 10_000  # of the BPE vocabulary, or of each of two
+    size: PositiveInt = 10_000  # of the BPE vocabulary, or of each if there are two
     joint: bool = True  # one vocabulary for both sides
-    lower: bool = False  # everything in lower case
-    longest: PositiveInt = 256  # tokens of a side that are read; what is longer is counted
+    lower: bool = False  # convert all text to lower case
+    longest: PositiveInt = 256  # tokens of a side that a model reads; longer sides are cut and counted
 
 
 class PairsSplit(Settings):
-    """A range of pairs, and what was left out of it or cut."""
+    """A range of pairs, and how many were left out or cut."""
 
     begin: NonNegativeInt
     end: NonNegativeInt
-    tokens: NonNegativeInt  # of both sides, as they are read
-    empty: NonNegativeInt  # pairs left out, because a side had nothing
+    tokens: NonNegativeInt  # of both sides, after cutting
+    empty: NonNegativeInt  # pairs left out because a side was empty
     cut: NonNegativeInt  # sides that were longer than `longest`
 
     @property
@@ -70,27 +70,27 @@ class PairsSplit(Settings):
 
 
 class PairsHeader(Settings):
-    """What pairs.json holds."""
+    """The content of pairs.json."""
 
     format: Literal["segue-pairs-1"] = "segue-pairs-1"
-    vocab: PositiveInt  # of the model: with start and end
-    source_vocab: NonNegativeInt  # 0: the same
+    vocab: PositiveInt  # of the model, start and end included
+    source_vocab: NonNegativeInt  # 0: the same vocabulary
     longest: PositiveInt
     lower: bool
-    whole: bool = False  # ids.bin holds whole sides; False: of an older folder, already cut at `longest`
+    whole: bool = False  # ids.bin holds uncut sides; False: an older folder, cut at `longest`
     splits: dict[str, PairsSplit]
     checksums: dict[str, str]
 
     @model_validator(mode="after")
-    def _splits_stay_apart(self) -> Self:
-        check_apart({name: (split.begin, split.end) for name, split in self.splits.items()})
+    def _splits_do_not_overlap(self) -> Self:
+        check_no_overlap({name: (split.begin, split.end) for name, split in self.splits.items()})
         if "train" not in self.splits or not self.splits["train"].pairs:
             raise ValueError(f"there are no pairs to train on in the splits {list(self.splits)}")
         return self
 
 
 def from_two_files(source: Path, target: Path) -> Pairs:
-    """Line by line; both must have as many."""
+    """Two files with the same number of lines; line n of one is the translation of line n of the other."""
 
     def pairs() -> Iterator[Pair]:
         with open_any(source) as left, open_any(target) as right:
@@ -109,7 +109,7 @@ def from_two_files(source: Path, target: Path) -> Pairs:
 
 
 def from_tabs(path: Path) -> Pairs:
-    """Two fields a line, source first."""
+    """A TSV file: two fields per line, source first."""
 
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
@@ -126,7 +126,7 @@ def from_tabs(path: Path) -> Pairs:
 
 
 def from_rows(path: Path, source: str, target: str) -> Pairs:
-    """One JSON object a line, with a text under each of two names."""
+    """A JSONL file: one object per line, with the two texts under these names."""
 
     def pairs() -> Iterator[Pair]:
         with open_any(path) as file:
@@ -138,7 +138,7 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
                     raise SourceError(f"{name} has no text under '{source}' and '{target}'")
                 try:
                     ours, theirs = (b" ".join(str(text).encode().splitlines()).strip() for text in texts)
-                except UnicodeEncodeError as error:  # JSON can name half a character
+                except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
                     raise SourceError(f"{name} holds half a character: {error}") from None
                 yield ours, theirs
 
@@ -146,14 +146,14 @@ def from_rows(path: Path, source: str, target: str) -> Pairs:
 
 
 def _side(text: bytes, name: str) -> bytes:
-    """A side of a pair, without the blanks around it."""
+    """One side of a pair, without spaces around it; it must be UTF-8."""
     side = text.strip()
     unicode(side, name, "convert it")
     return side
 
 
 def held_out(parts: Mapping[str, Pairs]) -> dict[str, Pairs]:
-    """The last twentieth of the pairs, at most 2,000, as `valid`."""
+    """Hold out the last twentieth of the pairs, at most 2,000, as `valid`."""
     train = parts["train"]
     total = sum(1 for _ in train())
     cut = total - max(1, min(2000, total // 20))
@@ -172,38 +172,38 @@ class PairSet:
     ends: np.ndarray[Any, Any]
 
     def pair(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The ids of a source and its target as a model reads them: cut, without start and end."""
-        source, target = self._whole(number)
+        """The ids of a source and its target, cut at `longest`, without start and end tokens."""
+        source, target = self._uncut(number)
         return source[: self.header.longest], target[: self.header.longest]
 
     def texts(self, split: str) -> Iterator[tuple[bytes, bytes]]:
-        """The sources and targets of a split, whole, however many tokens they have."""
-        self.check_whole(split)
+        """The sources and targets of a split, uncut."""
+        self.check_uncut(split)
         part = self.split(split)
         for number in range(part.begin, part.end):
-            source, target = self._whole(number)
+            source, target = self._uncut(number)
             yield self.source.decode(source), self.target.decode(target)
 
-    def check_whole(self, split: str) -> None:
-        """Older folders kept long sides cut; translations must not be compared with those."""
+    def check_uncut(self, split: str) -> None:
+        """Refuse cut sides, which older folders hold: translations must be compared with uncut references."""
         cut = self.split(split).cut
         if cut and not self.header.whole:
             raise SourceError(
                 f"{self.folder} holds {cut:,} sides of {split} cut at {self.header.longest} tokens; translations are "
-                "compared with whole ones; prepare it again: segue prepare-pairs"
+                "compared with uncut ones; prepare it again: segue prepare-pairs"
             )
 
-    def _whole(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _uncut(self, number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         begin = self.ends[2 * number - 1] if number else 0
         middle, end = self.ends[2 * number : 2 * number + 2]
         return self.ids[begin:middle], self.ids[middle:end]
 
     def lengths(self, split: str) -> np.ndarray[Any, Any]:
-        """(pairs, 2) How long source and target of each pair are, with the end of the one and start of the other."""
+        """Lengths (pairs, 2) of source and target, each with one special token: end or start."""
         part = self.split(split)
         sizes = np.diff(self.ends, prepend=0).reshape(-1, 2)[part.begin : part.end]
-        read: np.ndarray[Any, Any] = np.minimum(sizes, self.header.longest) + 1
-        return read
+        lengths: np.ndarray[Any, Any] = np.minimum(sizes, self.header.longest) + 1
+        return lengths
 
     def split(self, name: str) -> PairsSplit:
         if name not in self.header.splits:
@@ -214,17 +214,19 @@ class PairSet:
 def prepare_pairs(
     parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
 ) -> PairsHeader:
-    """Write the pairs of all splits, whole or not at all; vocabularies come from `train` alone."""
+    """Write the pairs of all splits atomically. The tokenizers learn from `train` only."""
     with whole_folder(folder, SourceError) as fresh:
-        return _written(parts, fresh, config, report)
+        return _write_pairs(parts, fresh, config, report)
 
 
-def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report) -> PairsHeader:
+def _write_pairs(
+    parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
+) -> PairsHeader:
     source, target = _tokenizers(parts["train"], config)
     (folder / TOKENIZER).write_text(target.json(), encoding="utf-8")
     if not config.joint:
         (folder / SOURCE_TOKENIZER).write_text(source.json(), encoding="utf-8")
-    splits, at, place = {}, 0, 0
+    splits, at, offset = {}, 0, 0
     with (folder / IDS).open("wb") as ids, (folder / ENDS).open("wb") as ends:
         for name, pairs in parts.items():
             begin, tokens, empty, cut = at, 0, 0, 0
@@ -233,17 +235,17 @@ def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, repo
                     empty += 1
                     continue
                 for text, tokenizer in zip(pair, (source, target), strict=True):
-                    found = list(tokenizer.encode(cased(text, config.lower)))
-                    cut += len(found) > config.longest
-                    tokens += min(len(found), config.longest)
-                    ids.write(np.array(found, dtype="<u4").tobytes())
-                    place += len(found)
-                    ends.write(np.array([place], dtype="<u8").tobytes())
+                    encoded = list(tokenizer.encode(cased(text, config.lower)))
+                    cut += len(encoded) > config.longest
+                    tokens += min(len(encoded), config.longest)
+                    ids.write(np.array(encoded, dtype="<u4").tobytes())
+                    offset += len(encoded)
+                    ends.write(np.array([offset], dtype="<u8").tobytes())
                 at += 1
                 report(f"encoding {name}", at - begin, 0)
             splits[name] = PairsSplit(begin=begin, end=at, tokens=tokens, empty=empty, cut=cut)
     if not splits["train"].pairs:
-        raise SourceError("there is not one pair to train on; is a side empty?")
+        raise SourceError("there are no pairs to train on; is a side empty?")
     names = [IDS, ENDS, TOKENIZER] + ([] if config.joint else [SOURCE_TOKENIZER])
     header = PairsHeader(
         vocab=vocab_with_special(target.size),
@@ -259,7 +261,7 @@ def _written(parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, repo
 
 
 def cased(text: bytes, lower: bool) -> bytes:
-    """Invalid UTF-8 is kept as it is for the tokenizer to refuse."""
+    """The text, in lower case if wanted. Invalid UTF-8 is kept, so that the tokenizer refuses it."""
     return (
         text.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape") if lower else text
     )
@@ -276,7 +278,7 @@ def _tokenizers(pairs: Pairs, config: PairsConfig) -> tuple[Tokenizer, Tokenizer
 
 
 def open_pairs(folder: Path | str) -> PairSet:
-    """Open what `segue prepare-pairs` made, and check that it is still the same."""
+    """Open pairs that `segue prepare-pairs` made, and verify its files."""
     folder = Path(folder)
     if not (folder / HEADER).is_file():
         raise SourceError(
@@ -284,17 +286,17 @@ def open_pairs(folder: Path | str) -> PairSet:
         )
     header = PairsHeader(**read_object(folder / HEADER))
     needed = (IDS, ENDS, TOKENIZER, *([SOURCE_TOKENIZER] if header.source_vocab else []))
-    check_same(folder, header.checksums, needed)
+    check_checksums(folder, header.checksums, needed)
     target = load_tokenizer(folder / TOKENIZER)
     source = load_tokenizer(folder / SOURCE_TOKENIZER) if header.source_vocab else target
-    ids = np.array(numbers(folder / IDS, "<u4"))
-    pairs = PairSet(folder, header, source, target, ids, rising(folder / ENDS, len(ids)))
-    _check_whole(pairs)
+    ids = np.array(memory_mapped(folder / IDS, "<u4"))
+    pairs = PairSet(folder, header, source, target, ids, read_ends(folder / ENDS, len(ids)))
+    _check_consistent(pairs)
     return pairs
 
 
-def _check_whole(pairs: PairSet) -> None:
-    """Two sides for each pair of the splits, of ids that their vocabularies have."""
+def _check_consistent(pairs: PairSet) -> None:
+    """Check that there are two sides for each pair, and that all ids are in the vocabularies."""
     header, folder = pairs.header, pairs.folder
     for tokenizer, vocab in (
         (pairs.target, header.vocab),
@@ -311,7 +313,7 @@ def _check_whole(pairs: PairSet) -> None:
             f"{folder / ENDS} holds the ends of {len(pairs.ends):,} sides; {count:,} pairs have twice as many; "
             "prepare it again"
         )
-    sides = np.repeat(np.arange(2 * count) % 2 == 0, np.diff(pairs.ends, prepend=0))
-    known = pairs.ids[: len(sides)]
-    check_ids(folder, known[sides], pairs.source.size)
-    check_ids(folder, known[~sides], pairs.target.size)
+    in_source = np.repeat(np.arange(2 * count) % 2 == 0, np.diff(pairs.ends, prepend=0))
+    ids = pairs.ids[: len(in_source)]
+    check_ids(folder, ids[in_source], pairs.source.size)
+    check_ids(folder, ids[~in_source], pairs.target.size)

@@ -1,4 +1,4 @@
-"""JSON from outside: whatever is wrong with it is an error of one line."""
+"""Parsing JSON of others: every problem is an error of one line."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from segue.errors import SourceError
 
 
 def parse_json(text: str | bytes, name: str) -> Any:
-    """The value of a JSON text, which errors call by its name."""
+    """The value of a JSON text; `name` is its name in error messages."""
     try:
         return json.loads(text)
     except RecursionError:

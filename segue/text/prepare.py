@@ -1,4 +1,4 @@
-"""From text to a corpus: one pass to encode, after one to find the vocabulary where there is one to find."""
+"""Prepare a corpus: learn the vocabulary if the tokenizer needs it (one pass), then encode the text (one pass)."""
 
 import json
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from segue.files import whole_folder
 from segue.progress import Report
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
 from segue.text.learn import train_bpe, train_characters, train_words
-from segue.text.sources import LONGEST, Piece, Source
+from segue.text.sources import MAX_LINE_BYTES, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
     Tokenizer,
-    comes_back,
     load_tokenizer,
+    round_trips,
 )
 
 
@@ -28,9 +28,9 @@ class PrepareConfig(Settings):
 
     tokenizer: Literal["bytes", "characters", "words", "bpe", "file"] = "bytes"
     tokenizer_file: Path | None = None
-    minimum: PositiveInt = 1  # occurrences that a word or character needs to be known
+    minimum: PositiveInt = 1  # a rarer word or character is unknown
     size: PositiveInt = 8192  # of a BPE vocabulary
-    valid: float = Field(0.05, ge=0, lt=1)  # shares of the text, cut from its end
+    valid: float = Field(0.05, ge=0, lt=1)  # shares of the text, taken from its end
     test: float = Field(0.05, ge=0, lt=1)
     newlines: bool = True  # False: drop them, as the reference does with enwik8
 
@@ -50,13 +50,13 @@ class PrepareConfig(Settings):
 
 
 def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
-    """Write the corpus, whole or not at all."""
+    """Write the corpus atomically."""
     with whole_folder(folder, SourceError) as fresh:
-        return _written(source, fresh, config, report)
+        return _write_corpus(source, fresh, config, report)
 
 
 def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, Piece]]:
-    """Every piece with the split it belongs to, train first."""
+    """Every piece with the name of its split, train first."""
     if len(source.parts) > 1:
         for split in ("train", "valid", "test"):
             yield from ((split, piece) for piece in source.parts[split]())
@@ -67,23 +67,23 @@ def split_pieces(source: Source, config: PrepareConfig) -> Iterator[tuple[str, P
         bounds.append(("valid", round(total * (1 - config.valid - config.test))))
     if config.test:
         bounds.append(("test", round(total * (1 - config.test))))
-    cutter = _Cutter(bounds)
+    splitter = _Splitter(bounds)
     for piece in source.parts["train"]():
-        yield from cutter.add(piece)
-    yield from cutter.end()
+        yield from splitter.add(piece)
+    yield from splitter.end()
 
 
-class _Cutter:
-    """Gives pieces their splits. After a bound the next begins: with a document or, inside the first one, at a seam."""
+class _Splitter:
+    """Assigns pieces to splits. A split starts with the first document after its bound; the first document is cut."""
 
     def __init__(self, bounds: list[tuple[str, int]]) -> None:
         self._bounds = bounds
         self._split, self._at, self._documents = "train", 0, 0
-        self._held, self._begins = b"", True  # text from `_at` on that may still be cut
+        self._held, self._begins = b"", True  # text after `_at` that may still be cut
 
     def add(self, piece: Piece) -> Iterator[tuple[str, Piece]]:
         if piece.begins:
-            yield from self._tell(len(self._held))
+            yield from self._emit(len(self._held))
             self._documents, self._begins = self._documents + 1, True
             if self._documents > 1 and self._bounds and self._at >= self._bounds[0][1]:
                 self._split = self._bounds.pop(0)[0]
@@ -92,52 +92,52 @@ class _Cutter:
             yield from self._cut(over=False)
             if self._bounds and self._bounds[0][1] - self._at <= len(self._held):
                 return
-        yield from self._tell(len(self._held))
+        yield from self._emit(len(self._held))
 
     def end(self) -> Iterator[tuple[str, Piece]]:
         if self._documents == 1:
             yield from self._cut(over=True)
-        yield from self._tell(len(self._held))
+        yield from self._emit(len(self._held))
 
     def _cut(self, over: bool) -> Iterator[tuple[str, Piece]]:
         while self._bounds:
             end = seam(self._held, max(1, self._bounds[0][1] - self._at), over)
             if not end:
                 return
-            yield from self._tell(end)
+            yield from self._emit(end)
             self._split, self._begins = self._bounds.pop(0)[0], True
 
-    def _tell(self, size: int) -> Iterator[tuple[str, Piece]]:
+    def _emit(self, size: int) -> Iterator[tuple[str, Piece]]:
         if size:
             yield self._split, Piece(self._held[:size], self._begins)
             self._at, self._held, self._begins = self._at + size, self._held[size:], False
 
 
 def seam(text: bytes, place: int, over: bool) -> int:
-    """Where a document is cut, at or after a place: behind a line or, if that has no end nearby, inside it.
+    """Where to cut a document, at or after a place: after a line, or inside it if it has no end nearby.
 
-    0 where it cannot be cut, or, as long as the text is not `over`, where more of it must be seen first.
+    0 means that it cannot be cut; or, if the text is not `over`, that more of it must be read first.
     """
-    line = text.find(b"\n", place - 1, place + LONGEST) + 1
+    line = text.find(b"\n", place - 1, place + MAX_LINE_BYTES) + 1
     if 0 < line < len(text):
         return line
-    if not over and (line or len(text) < place + LONGEST):
+    if not over and (line or len(text) < place + MAX_LINE_BYTES):
         return 0
     return _inside_line(text.rstrip(b"\r\n") if over else text, place)
 
 
 def _inside_line(text: bytes, place: int) -> int:
-    """Behind a blank, else behind a whole character, else (in what is no UTF-8) right there."""
+    """After a space, else after a complete character, else (if it is not UTF-8) at the place itself."""
     blank = text.find(b" ", place - 1) + 1
     if 0 < blank < len(text):
         return blank
-    whole = (
+    boundaries = (
         at for at in range(place, place + 4) if text[at : at + 1] and text[at] & 0b1100_0000 != 0b1000_0000
     )
-    return next(whole, place if place + 4 <= len(text) else 0)
+    return next(boundaries, place if place + 4 <= len(text) else 0)
 
 
-def _written(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
+def _write_corpus(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
     total = sum(source.size(part) for part in source.parts)
     if not total:
         raise SourceError(f"{source.name} is empty; there is nothing to prepare")
@@ -170,7 +170,7 @@ def _written(source: Source, folder: Path, config: PrepareConfig, report: Report
 
 
 class _Writer:
-    """Appends tokens and document ends, and keeps count."""
+    """Appends tokens and document ends to the files, and counts them."""
 
     def __init__(self, ids: IO[bytes], ends: IO[bytes], width: str, *, count_words: bool) -> None:
         self._ids, self._ends, self._width, self._count_words = ids, ends, np.dtype(width), count_words
@@ -185,7 +185,7 @@ class _Writer:
         tokens = np.asarray(tokenizer.encode(text)).astype(self._width)
         self._ids.write(tokens.tobytes())
         self._at += len(tokens)
-        self.lossless = self.lossless and comes_back(tokenizer, tokens, text)
+        self.lossless = self.lossless and round_trips(tokenizer, tokens, text)
         counts["bytes"] += len(text)
         counts["documents"] += piece.begins
         if self._count_words:
@@ -225,18 +225,20 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
                 return train_bpe(training(), config.size)
             case "file":
                 if config.tokenizer_file is None:
-                    raise InputError("which tokenizer.json? name it with --tokenizer-file")
+                    raise InputError(
+                        "the tokenizer 'file' needs a tokenizer.json; name it with --tokenizer-file"
+                    )
                 return load_tokenizer(config.tokenizer_file)
     except SegueError:
         raise
-    except Exception as error:  # the tokenizers library raises bare Exceptions, also around ours
+    except Exception as error:  # the tokenizers library raises bare Exceptions, and wraps ours in them
         raise InputError(
-            f"the {config.tokenizer} vocabulary of {source.name} could not be made: {error}"
+            f"the {config.tokenizer} vocabulary of {source.name} could not be learned: {error}"
         ) from None
 
 
 def _frequent_bytes(source: Source) -> bytes:
-    """The bytes of all splits but the newline, the most frequent first: the reference's order of ids."""
+    """All bytes of the splits except the newline, most frequent first: the order of ids in the reference code."""
     counts: Any = np.zeros(256, dtype=np.int64)
     first = np.full(256, np.iinfo(np.int64).max)
     at = 0
@@ -244,8 +246,8 @@ def _frequent_bytes(source: Source) -> bytes:
         for piece in source.parts[part]():
             values = np.frombuffer(piece.text, dtype=np.uint8)
             counts += np.bincount(values, minlength=256)
-            seen, where = np.unique(values, return_index=True)
-            first[seen] = np.minimum(first[seen], at + where)
+            distinct, where = np.unique(values, return_index=True)
+            first[distinct] = np.minimum(first[distinct], at + where)
             at += len(values)
     known = [byte for byte in range(256) if counts[byte] and byte != ord("\n")]
     return bytes(sorted(known, key=lambda byte: (-counts[byte], first[byte])))

@@ -1,6 +1,6 @@
-"""The data sets of the papers: where they are, how to know them, how they are split.
+"""The data sets of the papers: addresses, checksums and splits.
 
-There is no copy here. With a network they are downloaded; without, `--file` names a copy; both are checked.
+They are downloaded, or read from a copy that `--file` names; both are verified.
 """
 
 import hashlib
@@ -16,20 +16,29 @@ from pathlib import Path
 from typing import IO
 
 from segue.errors import SourceError
-from segue.text.sources import BLOCK, Piece, Pieces, Source, cut_in_pieces, document, file_pieces, open_any
+from segue.text.sources import (
+    BLOCK_BYTES,
+    Piece,
+    Pieces,
+    Source,
+    cut_in_pieces,
+    document,
+    file_pieces,
+    open_any,
+)
 
 MILLION = 10**6
 
 
 @dataclass(frozen=True)
 class Published:
-    """A data set with a name."""
+    """A data set that others have published."""
 
     url: str
-    packed: str  # MD5 of what the address gives
-    plain: str | None = None  # MD5 of the one file inside
-    splits: tuple[int, int] | None = None  # where valid and test begin in it, in bytes
-    tokens: tuple[int, int, int] | None = None  # words with one <eos> a line, of three files inside
+    packed: str  # MD5 of the archive at the address
+    plain: str | None = None  # MD5 of the only file in the archive
+    splits: tuple[int, int] | None = None  # byte offsets in that file at which valid and test begin
+    tokens: tuple[int, int, int] | None = None  # words plus one <eos> per line, in each of three files
 
 
 PUBLISHED = {
@@ -59,7 +68,7 @@ PUBLISHED = {
 
 
 def published(name: str, copy: Path | None, report: Callable[[str], None]) -> Source:
-    """A named data set, from a copy or from its home; verified before anything is made of it."""
+    """A published data set, from a copy or downloaded; it is verified first."""
     known = PUBLISHED[name]
     path = copy if copy is not None else _download(name, known, report)
     report(f"verifying {path}")
@@ -71,9 +80,9 @@ def published(name: str, copy: Path | None, report: Callable[[str], None]) -> So
 def _one_file(name: str, known: Published, path: Path) -> Source:
     assert known.splits is not None
     with open_any(path) as file:
-        found = _md5(file)
-    if found != known.plain:
-        raise SourceError(f"{path} is not {name}: its MD5 is {found}, that of {name} {known.plain}")
+        digest = _md5(file)
+    if digest != known.plain:
+        raise SourceError(f"{path} is not {name}: its MD5 is {digest}, that of {name} {known.plain}")
     first, second = known.splits
     parts: dict[str, Pieces] = {
         "train": _range_pieces(path, 0, first),
@@ -95,9 +104,11 @@ def _range_pieces(path: Path, begin: int, size: int) -> Pieces:
 def _three_files(name: str, known: Published, path: Path) -> Source:
     if path.is_file():
         with path.open("rb") as file:
-            found = _md5(file)
-        if found != known.packed:
-            raise SourceError(f"{path} is not {name}: its MD5 is {found}, that of the archive {known.packed}")
+            digest = _md5(file)
+        if digest != known.packed:
+            raise SourceError(
+                f"{path} is not {name}: its MD5 is {digest}, that of the archive {known.packed}"
+            )
         return Source(name, {split: _member_pieces(path, split) for split in ("train", "valid", "test")})
     parts: dict[str, Pieces] = {}
     assert known.tokens is not None
@@ -124,7 +135,7 @@ def _member_pieces(path: Path, split: str) -> Pieces:
 
 def _md5(file: IO[bytes]) -> str:
     digest = hashlib.md5(usedforsecurity=False)
-    while block := file.read(BLOCK):
+    while block := file.read(BLOCK_BYTES):
         digest.update(block)
     return digest.hexdigest()
 
@@ -134,7 +145,7 @@ def _download(name: str, known: Published, report: Callable[[str], None]) -> Pat
     report(f"downloading {known.url}")
     try:
         with urllib.request.urlopen(known.url, timeout=30) as answer, target.open("wb") as file:  # noqa: S310
-            while block := answer.read(BLOCK):
+            while block := answer.read(BLOCK_BYTES):
                 file.write(block)
     except (urllib.error.URLError, OSError) as error:
         shutil.rmtree(target.parent, ignore_errors=True)

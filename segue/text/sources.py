@@ -1,7 +1,7 @@
-"""Where text comes from: files, folders, pipes, rows. Always in pieces, so that memory stays constant.
+"""Sources of text: files, folders, pipes, rows. Text is read in pieces, so that memory use stays constant.
 
-A piece is at most a few MiB of bytes, cut behind a line if there is one, else behind a blank, else behind a whole
-character; `begins` marks the first piece of a document.
+A piece is at most a few MiB of bytes. It ends after a line if possible, else after a space, else after a character.
+`begins` marks the first piece of a document.
 """
 
 import bz2
@@ -25,38 +25,45 @@ from typing import IO, Any, NamedTuple, cast
 from segue.errors import SourceError
 from segue.text.parsing import parse_json
 
-UNREADABLE = (
+READ_ERRORS = (
     *(OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile),
     *(RuntimeError, UnicodeDecodeError, struct.error),  # of zip: encrypted or unknown, names, sizes that lie
 )
-"""What the libraries raise for a file that is not what its name says."""
+"""What the libraries raise for a damaged file, or one of another format than its name says."""
 
-BLOCK = 2**20
-PACKED = (".gz", ".xz", ".bz2", ".zip")
-LONGEST = 4 * BLOCK
-"""A line longer than this is cut."""
-LONGEST_ROW = 64 * BLOCK
-"""A row or a sentence longer than this is refused: it has to be in memory as a whole."""
+MIB = 2**20
+
+BLOCK_BYTES = MIB
+"""Bytes that are read from a file at once."""
+
+COMPRESSED = (".gz", ".xz", ".bz2", ".zip")
+"""Suffixes of compressed files."""
+
+MAX_LINE_BYTES = 4 * MIB
+"""A longer line is cut into several pieces."""
+
+MAX_ROW_BYTES = 64 * MIB
+"""A longer row or sentence is refused, because all of it has to be in memory."""
 
 
 class Piece(NamedTuple):
-    """A stretch of one document."""
+    """A contiguous part of one document."""
 
     text: bytes
     begins: bool
 
 
 Pieces = Callable[[], Iterator[Piece]]
-"""A text that can be read from its beginning as often as needed."""
+"""A text as a function: each call reads it from its beginning."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text under the names of its splits; one name alone means that splits are still to be cut from it."""
+    """Text by the names of its splits. If `train` is the only one, `prepare` cuts the other splits from it."""
 
     name: str
     parts: Mapping[str, Pieces]
-    sizes: Mapping[str, int] | None = None  # in bytes, where they are known without reading
+    sizes: Mapping[str, int] | None = None  # bytes of each split; None: known only after reading
 
     def size(self, part: str) -> int:
         if self.sizes is not None:
@@ -65,13 +72,13 @@ class Source:
 
 
 def cut_in_pieces(file: IO[bytes], size: int = sys.maxsize) -> Iterator[bytes]:
-    """The next `size` bytes of the file, a few MiB at a time, cut where no token is torn apart."""
+    """The next `size` bytes of the file in pieces of a few MiB, cut between words or lines if possible."""
     rest = b""
-    while block := file.read(min(BLOCK, size)):
+    while block := file.read(min(BLOCK_BYTES, size)):
         size -= len(block)
         rest += block
         end = rest.rfind(b"\n") + 1
-        if not end and len(rest) >= LONGEST:
+        if not end and len(rest) >= MAX_LINE_BYTES:
             end = rest.rfind(b" ") + 1 or _whole_characters(rest)
         if end:
             yield rest[:end]
@@ -81,7 +88,7 @@ def cut_in_pieces(file: IO[bytes], size: int = sys.maxsize) -> Iterator[bytes]:
 
 
 def _whole_characters(text: bytes) -> int:
-    """How much of a text ends with a whole UTF-8 character (all of it if it is none)."""
+    """The number of bytes before the last UTF-8 character, which may be incomplete (all bytes if it is not UTF-8)."""
     for back in range(1, min(4, len(text)) + 1):
         if text[-back] & 0b1100_0000 != 0b1000_0000:  # the first byte of the last character
             return len(text) - back
@@ -89,32 +96,34 @@ def _whole_characters(text: bytes) -> int:
 
 
 def document(texts: Iterator[bytes]) -> Iterator[Piece]:
-    """Texts as the pieces of one document."""
+    """The texts as pieces of one document."""
     return (Piece(text, number == 0) for number, text in enumerate(texts))
 
 
 @contextmanager
 def open_any(path: Path) -> Iterator[IO[bytes]]:
-    """A plain, gz, xz, bz2 or zip file (of one member) as it is inside. What is damaged may show only at its end."""
+    """Open a plain, gz, xz, bz2 or zip file (with one member), decompressed. Damage may show only at the end."""
     try:
         file = _opened(path)
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise SourceError(f"{path} could not be opened: {error}") from None
     try:
         with file:
             yield file
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise SourceError(f"{path} could not be read to its end: {error}") from None
-    except MemoryError:  # an xz file says itself how much it takes
-        raise SourceError(f"{path} takes more memory to unpack than there is; unpack it elsewhere") from None
+    except MemoryError:  # an xz file sets how much memory it needs
+        raise SourceError(
+            f"{path} needs more memory to unpack than there is; unpack it on another machine"
+        ) from None
 
 
 def rows_of(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of an opened file, of which each must fit into memory."""
-    for number, line in enumerate(iter(partial(file.readline, LONGEST_ROW + 1), b""), start=1):
-        if len(line) > LONGEST_ROW:
+    """The lines of an open file. Each line must fit into memory."""
+    for number, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES + 1), b""), start=1):
+        if len(line) > MAX_ROW_BYTES:
             raise SourceError(
-                f"line {number} of {path} has more than {LONGEST_ROW // BLOCK} MiB; is it the right file?"
+                f"line {number} of {path} has more than {MAX_ROW_BYTES // MIB} MiB; is it the right file?"
             )
         yield line
 
@@ -139,13 +148,13 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def has_rows(path: Path) -> bool:
-    """Whether the name is that of a file of rows, packed or not."""
-    plain = path.with_suffix("") if path.suffix in PACKED else path
+    """Whether the file has rows (JSONL or Parquet), compressed or not; told by its name."""
+    plain = path.with_suffix("") if path.suffix in COMPRESSED else path
     return plain.suffix in (".jsonl", ".parquet")
 
 
 def file_pieces(paths: Sequence[Path]) -> Pieces:
-    """Each file a document."""
+    """The pieces of several files; each file is a document."""
 
     def pieces() -> Iterator[Piece]:
         for path in paths:
@@ -156,13 +165,13 @@ def file_pieces(paths: Sequence[Path]) -> Pieces:
 
 
 def from_files(name: str, paths: Sequence[Path]) -> Source:
-    packed = any(path.suffix in PACKED for path in paths)
-    sizes = None if packed else {"train": sum(path.stat().st_size for path in paths)}
+    compressed = any(path.suffix in COMPRESSED for path in paths)
+    sizes = None if compressed else {"train": sum(path.stat().st_size for path in paths)}
     return Source(name, {"train": file_pieces(paths)}, sizes)
 
 
 def from_folder(folder: Path, pattern: str) -> Source:
-    """The files below a folder that match, in the order of their paths."""
+    """The files in a folder that match a glob pattern, sorted by path."""
     paths = sorted(path for path in folder.glob(pattern) if path.is_file())
     if not paths:
         raise SourceError(f"no file in {folder} matches {pattern!r}; choose another --glob")
@@ -170,22 +179,22 @@ def from_folder(folder: Path, pattern: str) -> Source:
 
 
 def from_pipe() -> Source:
-    """Standard input, kept in a file that vanishes, since some tokenizers read it twice."""
+    """Standard input, copied to a temporary file because some tokenizers read it twice."""
     spool = tempfile.NamedTemporaryFile(prefix="segue-", suffix=".txt")  # noqa: SIM115 (lives as long as the source)
-    while block := sys.stdin.buffer.read(BLOCK):
+    while block := sys.stdin.buffer.read(BLOCK_BYTES):
         spool.write(block)
     spool.flush()
-    found = file_pieces([Path(spool.name)])
+    read_spool = file_pieces([Path(spool.name)])
 
     def pieces() -> Iterator[Piece]:
         assert not spool.closed
-        yield from found()
+        yield from read_spool()
 
     return Source("standard input", {"train": pieces}, {"train": Path(spool.name).stat().st_size})
 
 
 def from_rows(name: str, rows: Callable[[], Iterator[Any]], column: str) -> Source:
-    """A column of rows, each a document."""
+    """One column of rows; each row is a document."""
 
     def pieces() -> Iterator[Piece]:
         for number, row in enumerate(rows(), start=1):
@@ -194,7 +203,7 @@ def from_rows(name: str, rows: Callable[[], Iterator[Any]], column: str) -> Sour
                 raise SourceError(f"row {number} of {name} has no text under '{column}'; it has {keys}")
             try:
                 text = row[column].encode()
-            except UnicodeEncodeError as error:  # JSON can name half a character
+            except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
                 raise SourceError(f"row {number} of {name} holds half a character: {error}") from None
             yield from document(cut_in_pieces(io.BytesIO(text)))
 
@@ -202,7 +211,7 @@ def from_rows(name: str, rows: Callable[[], Iterator[Any]], column: str) -> Sour
 
 
 def from_jsonl(path: Path, column: str) -> Source:
-    """One JSON object a line."""
+    """A file with one JSON object per line."""
 
     def rows() -> Iterator[Any]:
         with open_any(path) as file:
@@ -213,7 +222,7 @@ def from_jsonl(path: Path, column: str) -> Source:
 
 
 def from_dataset(name: str, column: str) -> Source:
-    """A Parquet file, or a data set of the Hugging Face hub, through the extra `data`."""
+    """A Parquet file, or a data set of the Hugging Face hub. Needs the extra `data`."""
     try:
         from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -222,17 +231,19 @@ def from_dataset(name: str, column: str) -> Source:
     def rows() -> Iterator[Any]:
         what = ("parquet", name) if name.endswith(".parquet") else (name, None)
         try:
-            found = load_dataset(what[0], data_files=what[1], split="train", streaming=True)
+            dataset = load_dataset(what[0], data_files=what[1], split="train", streaming=True)
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise SourceError(f"{name} is no Parquet file and no data set to be had: {reason}") from None
-        return iter(found)
+            raise SourceError(
+                f"{name} is no Parquet file, and no data set that can be loaded: {reason}"
+            ) from None
+        return iter(dataset)
 
     return from_rows(name, rows, column)
 
 
 def standard_library() -> Source:
-    """Python's own library: each file a document, sorted; one in twenty held out for each of valid and test."""
+    """Python's standard library: each file is a document. About one in twenty is in valid, and as many in test."""
     root = Path(sysconfig.get_paths()["stdlib"])
     outside = {"site-packages", "dist-packages", "__pycache__"}
     names = sorted(
@@ -241,7 +252,7 @@ def standard_library() -> Source:
         if not outside & set(path.relative_to(root).parts) and _is_text(path)
     )
     parts: dict[str, list[Path]] = {"train": [], "valid": [], "test": []}
-    for name in names:  # by name, so that a file stays where it is when others come and go
+    for name in names:  # by a hash of the name: a file keeps its split when other files are added
         draw = sha256(name.encode()).digest()[0] % 20
         parts["valid" if draw == 0 else "test" if draw == 1 else "train"].append(root / name)
     return Source("stdlib", {part: file_pieces(paths) for part, paths in parts.items()})

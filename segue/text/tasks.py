@@ -1,6 +1,6 @@
-"""Pairs that need no data: dates in many forms and languages to be written in one; copying, reversing, parity, sums.
+"""Synthetic pairs: dates in many formats and languages to be written as ISO dates; copying, reversing, parity, sums.
 
-Which split a pair belongs to depends on its answer alone, so no date that is tested was ever seen, in whatever form.
+The split of a pair depends on its answer only, so no date of the test split occurs in training in any format.
 """
 
 import random
@@ -55,11 +55,11 @@ FORMS: dict[str, tuple[str, ...]] = {
         "{d}.{roman}.{y}",
     ),
 }
-"""Dots stand between day, month and year, slashes between month, day and year: nothing has two meanings."""
+"""Dots separate day, month and year; slashes separate month, day and year: no format has two meanings."""
 
 
 def written(day: date, draw: random.Random) -> str:
-    """The date in one of its forms."""
+    """The date in a random format."""
     language = draw.choice(list(FORMS))
     form = draw.choice(FORMS[language])
     spoken = language if language in MONTHS else "en"
@@ -86,18 +86,18 @@ def _a_date(draw: random.Random) -> Pair:
 
 
 def copied(draw: random.Random, length: int) -> Pair:
-    text = _some(draw, "abcdefghij", length)
+    text = _random_text(draw, "abcdefghij", length)
     return text, text
 
 
 def backwards(draw: random.Random, length: int) -> Pair:
-    text = _some(draw, "abcdefghij", length)
+    text = _random_text(draw, "abcdefghij", length)
     return text, text[::-1]
 
 
 def parity(draw: random.Random, length: int) -> Pair:
-    """Whether an odd number of ones came so far, after every bit; the last one says it of all of them."""
-    bits, odd, answer = _some(draw, "01", length), 0, ""
+    """After every bit, the parity of the bits so far: 1 if the number of ones is odd."""
+    bits, odd, answer = _random_text(draw, "01", length), 0, ""
     for bit in bits:
         odd ^= bit - ord("0")
         answer += str(odd)
@@ -105,13 +105,13 @@ def parity(draw: random.Random, length: int) -> Pair:
 
 
 def addition(draw: random.Random, length: int) -> Pair:
-    """Two numbers of so many digits, column by column as on paper, the ones first: 12 + 49 is 29 14, and 61 is 160."""
+    """Add two numbers of so many digits. Columns come lowest digit first: 12 + 49 is the pair `2914`, `160`."""
     one, other = (draw.randrange(10**length) for _ in range(2))
     columns = (f"{one // 10**place % 10}{other // 10**place % 10}" for place in range(length))
     return "".join(columns).encode(), f"{one + other:0{length + 1}d}"[::-1].encode()
 
 
-def _some(draw: random.Random, letters: str, length: int) -> bytes:
+def _random_text(draw: random.Random, letters: str, length: int) -> bytes:
     return "".join(draw.choice(letters) for _ in range(length)).encode()
 
 
@@ -121,13 +121,14 @@ SIZED: dict[str, Callable[[random.Random, int], Pair]] = {
     "parity": parity,
     "addition": addition,
 }
-"""Tasks that can be made of any length."""
+"""Tasks whose pairs can have any length."""
 
-LONGEST = 12
+MAX_LENGTH = 12
+"""Symbols, or digits of each number, in the pairs of `task`."""
 
 
 def _of_any_length(make: Callable[[random.Random, int], Pair], draw: random.Random) -> Pair:
-    return make(draw, draw.randint(1, LONGEST))
+    return make(draw, draw.randint(1, MAX_LENGTH))
 
 
 TASKS: dict[str, Callable[[random.Random], Pair]] = {
@@ -137,11 +138,11 @@ TASKS: dict[str, Callable[[random.Random], Pair]] = {
 
 
 def task(name: str, count: int, seed: int = 0) -> dict[str, Pairs]:
-    """So many pairs to train on, and a twentieth as many for each of validation and test."""
+    """`count` pairs to train on, and a twentieth as many each for validation and test."""
     if name not in TASKS:
         raise InputError(f"there is no task '{name}'; there are {', '.join(TASKS)}")
-    few = max(1, count // 20)
-    sizes = {"train": count, "valid": few, "test": few}
+    held_out = max(1, count // 20)
+    sizes = {"train": count, "valid": held_out, "test": held_out}
     return {split: _drawn(TASKS[name], split, size, seed) for split, size in sizes.items()}
 
 
@@ -150,12 +151,12 @@ def _drawn(make: Callable[[random.Random], Pair], split: str, count: int, seed: 
         draw = random.Random(f"{seed} {split}")  # noqa: S311 (nothing here is secret)
         while True:
             pair = make(draw)
-            if _home(pair[1]) == split:
+            if _split_of(pair[1]) == split:
                 yield pair
 
     return lambda: islice(endless(), count)
 
 
-def _home(answer: bytes) -> str:
+def _split_of(answer: bytes) -> str:
     place = sha256(answer).digest()[0] % 20
     return "valid" if place == 0 else "test" if place == 1 else "train"

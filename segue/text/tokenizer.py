@@ -1,7 +1,7 @@
-"""Text to token ids and back. Text is bytes inside; it becomes characters only at the edges.
+"""Tokenizers: text to token ids and back. Text is bytes here; it is decoded to characters only for display.
 
 Two kinds: `ByteTokenizer`, whose symbols are bytes, and `TextTokenizer`, anything that a `tokenizer.json` describes
-(characters, words, BPE, or somebody else's). Both are kept in a file of that name.
+(characters, words, BPE, or one from elsewhere). Both are saved as `tokenizer.json`.
 """
 
 import codecs
@@ -22,37 +22,37 @@ from segue.errors import InputError, SegueError, SourceError
 EOS, UNK = "<eos>", "<unk>"
 
 END_OF_TEXT = (EOS, "<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]")
-"""What tokenizers call the end of a text."""
+"""Names that tokenizers give to the end of a text."""
 
-BLOCK = 2**16
-"""Ids that are looked at together."""
+BLOCK_IDS = 2**16
+"""Ids whose bytes are counted at once."""
 
-MOST = 2**24
-"""Ids of a tokenizer; a table of all of them has to be in memory."""
+MAX_IDS = 2**24
+"""The largest vocabulary of a tokenizer: a table of all ids has to be in memory."""
 
 PROBE = "".join(
     map(chr, (*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)))
 ).encode()
-"""Every byte that UTF-8 has, both cases, and all kinds of blanks: what a tokenizer loses, it loses here."""
+"""Text with every byte of UTF-8, both cases and all kinds of space: a tokenizer that loses text loses some of it."""
 
 Ids = Sequence[int] | np.ndarray[Any, Any]
 
-PATIENCE = 16
-"""Ids that may wait for the end of a character."""
+MAX_WAITING_IDS = 16
+"""Ids that a decoder holds back at most while a character is incomplete."""
 
 
 class Tokenizer(Protocol):
-    """What every tokenizer answers to."""
+    """The interface of all tokenizers."""
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
 
     def encode(self, text: bytes) -> Ids:
         """The ids of a text."""
 
     def spans(self, text: bytes) -> tuple[Ids, list[bytes]]:
-        """The ids of a text, and the stretch of it that each stands for; together they are the text."""
+        """The ids of a text, and the bytes that each stands for; joined, they are the text."""
 
     def decode(self, ids: Ids) -> bytes:
         """The text of ids."""
@@ -62,28 +62,28 @@ class Tokenizer(Protocol):
         """(V,) Bytes that each id stands for, wherever it occurs."""
 
     def id_of(self, symbol: str) -> int | None:
-        """The id of a symbol that is not text but a sign, such as `<eos>`, if there is one."""
+        """The id of a special symbol such as `<eos>`; None if there is no such symbol."""
 
     @property
     def lossless(self) -> bool:
-        """Whether every text that it takes comes back from its ids."""
+        """Whether decoding gives back every text that can be encoded."""
 
     def stream(self) -> "Decoder":
-        """A decoder for ids that come one by one."""
+        """A streaming decoder."""
 
     def json(self) -> str:
-        """What its file holds."""
+        """The content of its `tokenizer.json`."""
 
 
 class Decoder(Protocol):
-    """Takes ids one by one. `copy.copy` gives another one that goes on from the same place."""
+    """A streaming decoder: takes ids one by one. `copy.copy` gives an independent one in the same state."""
 
     def __call__(self, number: int, /) -> str:
-        """The text that has become whole with this id: never half a character."""
+        """The text that this id completes; never a part of a character."""
 
 
 class ByteTokenizer:
-    """One id for each byte; with `symbols`, only for those, in their order."""
+    """One id for each byte; or only for the bytes in `symbols`, in their order."""
 
     def __init__(self, symbols: bytes = bytes(range(256))) -> None:
         self.symbols = symbols
@@ -98,9 +98,9 @@ class ByteTokenizer:
     def encode(self, text: bytes) -> np.ndarray[Any, Any]:
         ids = self._ids[np.frombuffer(text, dtype=np.uint8)]
         if self.size < 256 and (ids < 0).any():
-            stranger = text[int((ids < 0).argmax())]
+            unknown = text[int((ids < 0).argmax())]
             raise InputError(
-                f"byte {stranger} ({bytes([stranger])!r}) is not among the {self.size} known symbols"
+                f"byte {unknown} ({bytes([unknown])!r}) is not among the {self.size} known symbols"
             )
         return ids
 
@@ -129,15 +129,17 @@ class ByteTokenizer:
 
 
 class TextTokenizer:
-    """What a `tokenizer.json` describes, for text in UTF-8."""
+    """The tokenizer that a `tokenizer.json` describes, for text in UTF-8."""
 
     def __init__(self, file: TokenizerFile) -> None:
-        file.no_truncation()  # others publish files that stop after 512 tokens
+        file.no_truncation()  # some published files truncate after 512 tokens
         file.no_padding()
         self._file = file
         self._size = max(file.get_vocab().values(), default=-1) + 1  # its ids may have gaps
-        if self._size > MOST:
-            raise SourceError(f"the tokenizer has an id of {self._size - 1:,}; ids should be below {MOST:,}")
+        if self._size > MAX_IDS:
+            raise SourceError(
+                f"the tokenizer has an id of {self._size - 1:,}; ids should be below {MAX_IDS:,}"
+            )
         self._words = isinstance(file.model, models.WordLevel) and file.token_to_id(EOS) is not None
 
     @property
@@ -149,20 +151,20 @@ class TextTokenizer:
         return ids
 
     def spans(self, text: bytes) -> tuple[Sequence[int], list[bytes]]:
-        """Blanks belong to the token behind them; of tokens that share a character the first has it."""
+        """A space belongs to the token after it; a character of several tokens belongs to the first."""
         decoded = unicode(text)
         encoding = self._encoding(decoded)
-        stretches, at = [], 0
+        pieces, at = [], 0
         for _, end in encoding.offsets:
-            stretches.append(decoded[at : max(at, end)].encode())
+            pieces.append(decoded[at : max(at, end)].encode())
             at = max(at, end)
-        if stretches:
-            stretches[-1] += decoded[at:].encode()
-        return encoding.ids, stretches
+        if pieces:
+            pieces[-1] += decoded[at:].encode()
+        return encoding.ids, pieces
 
     def _encoding(self, text: str) -> Encoding:
         hint = f"); use one that knows {UNK}"
-        with telling(InputError, "the tokenizer has no id for some of this text (", hint):
+        with reporting_errors(InputError, "the tokenizer has no id for some of this text (", hint):
             return self._file.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Ids) -> bytes:
@@ -170,13 +172,13 @@ class TextTokenizer:
 
     @cached_property
     def sizes(self) -> np.ndarray[Any, Any]:
-        """A symbol of byte-level BPE is spelled with one letter for each byte, and may be half a character."""
+        """A symbol of byte-level BPE is written with one letter per byte, and may be part of a character."""
         letters = set(pre_tokenizers.ByteLevel.alphabet())
-        spelled = isinstance(self._file.decoder, decoders.ByteLevel)
+        byte_level = isinstance(self._file.decoder, decoders.ByteLevel)
         sizes = np.zeros(self._size, dtype=np.int64)
         for symbol, number in self._file.get_vocab().items():
-            whole = spelled and letters.issuperset(symbol)
-            sizes[number] = len(symbol) if whole else len(self.decode([number]))
+            one_letter_per_byte = byte_level and letters.issuperset(symbol)
+            sizes[number] = len(symbol) if one_letter_per_byte else len(self.decode([number]))
         return sizes
 
     def id_of(self, symbol: str) -> int | None:
@@ -186,7 +188,7 @@ class TextTokenizer:
     @cached_property
     def lossless(self) -> bool:
         try:
-            return comes_back(self, np.array(self.encode(PROBE)), PROBE)
+            return round_trips(self, np.array(self.encode(PROBE)), PROBE)
         except InputError:
             return False
 
@@ -194,34 +196,34 @@ class TextTokenizer:
         return _TextDecoder(self)
 
     def text(self, ids: Ids) -> str:
-        """The text of ids, as the file's own decoder gives it."""
-        with telling(InputError, "the tokenizer cannot spell these ids: "):
+        """The text of ids, as the decoder in the file gives it."""
+        with reporting_errors(InputError, "the tokenizer cannot decode these ids: "):
             text: str = self._file.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
         return text
 
     def lines(self, text: str) -> str:
-        """The same where words end lines in `<eos>`: with line feeds."""
+        """The text with line feeds for `<eos>`, if the tokenizer is one of words that ends lines so."""
         return text.replace(f" {EOS}", "\n").replace(EOS, "\n") if self._words else text
 
     def json(self) -> str:
         return str(self._file.to_str(pretty=False)) + "\n"
 
 
-def beginning(tokenizer: Tokenizer) -> list[int]:
-    """Ids to begin with where there is no text: a newline, else the sign at a text's end, else the first id."""
+def start_ids(tokenizer: Tokenizer) -> list[int]:
+    """Ids to start generation from if there is no prompt: a newline, else an end of text, else id 0."""
     with suppress(InputError):
         newline = [int(number) for number in tokenizer.encode(b"\n")]
         if tokenizer.decode(newline) == b"\n":
             return newline
-    known = (tokenizer.id_of(sign) for sign in END_OF_TEXT)
+    known = (tokenizer.id_of(symbol) for symbol in END_OF_TEXT)
     return [next((number for number in known if number is not None), 0)]
 
 
 class _ByteDecoder:
-    """UTF-8; what can be no character is shown as U+FFFD."""
+    """Decodes UTF-8; bytes that are no character become U+FFFD."""
 
     def __init__(self, tokenizer: ByteTokenizer) -> None:
-        self._tokenizer, self._waiting = tokenizer, b""  # the beginning of a character
+        self._tokenizer, self._waiting = tokenizer, b""  # the first bytes of an incomplete character
 
     def __call__(self, number: int, /) -> str:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -231,9 +233,9 @@ class _ByteDecoder:
 
 
 class _TextDecoder:
-    """Text that new ids add to that of the ones before, which decide about blanks between them.
+    """Gives the text that a new id adds to the text of the ids before it, because they decide about spaces between.
 
-    A text that ends in U+FFFD may end in half a character and waits, but not for ever: models can say many such ids.
+    A text that ends in U+FFFD may end in an incomplete character and is held back, for MAX_WAITING_IDS ids at most.
     (The library's DecodeStream does the same, but only its newest releases can copy it.)
     """
 
@@ -246,35 +248,35 @@ class _TextDecoder:
         self._waiting = (*self._waiting, number)
         before = len(self._tokenizer.text(self._shown))
         text = self._tokenizer.text(self._shown + self._waiting)
-        if (len(text) <= before or text.endswith("\ufffd")) and len(self._waiting) < PATIENCE:
+        if (len(text) <= before or text.endswith("\ufffd")) and len(self._waiting) < MAX_WAITING_IDS:
             return ""
         self._shown, self._waiting = self._waiting, ()
         return self._tokenizer.lines(text[before:])
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`, ours or anybody's."""
+    """The tokenizer in a `tokenizer.json`, of segue or of the tokenizers library."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and found.get("segue") == "bytes":
-            return ByteTokenizer(_different(bytes(list(found["symbols"]))))  # (bytes(5) would be five zeros)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict) and values.get("segue") == "bytes":
+            return ByteTokenizer(_distinct(bytes(list(values["symbols"]))))  # (bytes(5) would be five zeros)
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise SourceError(f"{path} is no tokenizer.json: {error}") from None
-    with telling(SourceError, f"{path} is no tokenizer.json: "):
+    with reporting_errors(SourceError, f"{path} is no tokenizer.json: "):
         return TextTokenizer(TokenizerFile.from_file(str(path)))
 
 
-def _different(symbols: bytes) -> bytes:
+def _distinct(symbols: bytes) -> bytes:
     if not symbols or len(set(symbols)) < len(symbols):
-        raise ValueError("its symbols should be different bytes, and one at least")
+        raise ValueError("its symbols should be distinct bytes, at least one")
     return symbols
 
 
 @contextmanager
-def telling(wrong: type[SegueError], what: str, hint: str = "") -> Iterator[None]:
-    """Tell what goes wrong in the tokenizers library in one line. It raises bare Exceptions, and panics."""
+def reporting_errors(wrong: type[SegueError], what: str, hint: str = "") -> Iterator[None]:
+    """Raise errors of the tokenizers library again in one line. It raises bare Exceptions, and panics."""
     try:
         yield
     except SegueError:
@@ -282,45 +284,45 @@ def telling(wrong: type[SegueError], what: str, hint: str = "") -> Iterator[None
     except Exception as error:
         raise wrong(f"{what}{error}{hint}") from None
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # which has no address that could be imported
+        if type(error).__name__ != "PanicException":  # this class cannot be imported
             raise
         raise wrong(f"{what}{error}{hint}") from None
 
 
 def digest(tokenizer: Tokenizer) -> str:
-    """The same for equal tokenizers."""
+    """A checksum: the same for equal tokenizers."""
     return hashlib.sha256(tokenizer.json().encode()).hexdigest()
 
 
 def bytes_of(tokenizer: Tokenizer, ids: np.ndarray[Any, Any]) -> int:
-    """How many bytes ids stand for. A block at a time: ids may be the whole of a memory-mapped file."""
+    """The number of bytes that the ids stand for. Counted in blocks, as the ids may be a large memory-mapped file."""
     sizes = tokenizer.sizes
-    return sum(int(sizes[ids[begin : begin + BLOCK]].sum()) for begin in range(0, len(ids), BLOCK))
+    return sum(int(sizes[ids[begin : begin + BLOCK_IDS]].sum()) for begin in range(0, len(ids), BLOCK_IDS))
 
 
-def comes_back(tokenizer: Tokenizer, ids: np.ndarray[Any, Any], text: bytes) -> bool:
-    """Whether nothing of a text is lost in its ids, neither as a whole nor token by token."""
+def round_trips(tokenizer: Tokenizer, ids: np.ndarray[Any, Any], text: bytes) -> bool:
+    """Whether decoding the ids gives back the text, and their sizes add up to its size."""
     return bytes_of(tokenizer, ids) == len(text) and tokenizer.decode(ids) == text
 
 
 def unicode(
     text: bytes, name: str = "this text", hint: str = "convert it, or use the bytes tokenizer"
 ) -> str:
-    """UTF-8, or an error that says where it is not."""
+    """Decode UTF-8; the error says where the text is not UTF-8."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
-        found = text[error.start : error.start + 4]
+        invalid = text[error.start : error.start + 4]
         raise InputError(
-            f"{name} is not UTF-8: found {found!r} after {text[max(0, error.start - 20) : error.start]!r}; {hint}"
+            f"{name} is not UTF-8: found {invalid!r} after {text[max(0, error.start - 20) : error.start]!r}; {hint}"
         ) from None
 
 
 def word_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
-    """A tokenizer of whole words, each with its place in `symbols` as its id.
+    """A tokenizer of whole words; the id of a word is its index in `symbols`.
 
-    The convention of WikiText: words stand between blanks, a line ends in `<eos>`, what is unknown is `<unk>`
-    (where the vocabulary has them).
+    The convention of WikiText: spaces separate words, a line ends in `<eos>`, an unknown word is `<unk>` (if the
+    vocabulary has these symbols).
     """
     vocabulary = {symbol: place for place, symbol in enumerate(symbols)}
     if len(vocabulary) != len(symbols):
@@ -335,7 +337,7 @@ def word_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
 
 
 def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
-    """A tokenizer of single characters; `<unk>` for those that it does not know."""
+    """A tokenizer of single characters; an unknown character is `<unk>`."""
     file = TokenizerFile(
         models.WordLevel({symbol: place for place, symbol in enumerate(symbols)}, unk_token=UNK)
     )

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as BERT reads them: `[CLS] first [SEP] second [SEP]`, padded and truncated."""
+"""WordPiece: texts and pairs of texts as input of BERT, `[CLS] first [SEP] second [SEP]`, padded and truncated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,42 +17,42 @@ Text = str | tuple[str, str]
 
 
 class Padded(NamedTuple):
-    """Under the names that BERT's users know; int64, (B, S)."""
+    """A batch under BERT's usual names; int64, (B, S)."""
 
     input_ids: np.ndarray
     attention_mask: np.ndarray
     token_type_ids: np.ndarray
-    truncated: int  # texts that were longer
+    truncated: int  # the number of texts that were too long
 
 
 @dataclass(frozen=True, eq=False)
 class WordPiece:
-    """A tokenizer that knows the signs around texts."""
+    """A WordPiece tokenizer that adds [CLS] and [SEP]."""
 
     file: TokenizerFile
 
-    def encode(self, texts: Sequence[Text], longest: int) -> Padded:
-        """Texts or pairs side by side. What is longer than `longest` is cut, of a pair the longer text first."""
+    def encode(self, texts: Sequence[Text], max_length: int) -> Padded:
+        """A batch of texts or pairs. Each is truncated to `max_length` tokens; of a pair, the longer text first."""
         if not texts:
             raise InputError("there are no texts to encode")
         self.file.no_padding()
         self.file.no_truncation()
-        whole = self.file.encode_batch(list(texts))
-        self.file.enable_truncation(longest)
-        found: list[Encoding] = self.file.encode_batch(list(texts))
+        untruncated = self.file.encode_batch(list(texts))
+        self.file.enable_truncation(max_length)
+        truncated: list[Encoding] = self.file.encode_batch(list(texts))
         self.file.no_truncation()
-        size = max(len(one.ids) for one in found)
+        size = max(len(one.ids) for one in truncated)
         filler = self.file.token_to_id(PAD) or 0
-        rows = [(one.ids, one.attention_mask, one.type_ids) for one in found]
+        rows = [(one.ids, one.attention_mask, one.type_ids) for one in truncated]
         ids, mask, types = (
             np.array([[*row[part], *[blank] * (size - len(row[part]))] for row in rows], dtype=np.int64)
             for part, blank in ((0, filler), (1, 0), (2, 0))
         )
-        return Padded(ids, mask, types, sum(len(one.ids) > longest for one in whole))
+        return Padded(ids, mask, types, sum(len(one.ids) > max_length for one in untruncated))
 
 
 def read_wordpiece(path: Path | str) -> WordPiece:
-    """From a `tokenizer.json`, or from a `vocab.txt` with one piece a line (lower case, as most of them are)."""
+    """Read a `tokenizer.json`, or a `vocab.txt` with one piece per line, which is taken to be lower-case."""
     path = Path(path)
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
@@ -62,7 +62,7 @@ def read_wordpiece(path: Path | str) -> WordPiece:
         raise
     except Exception as error:  # the library raises bare Exceptions
         raise SourceError(f"{path} is no tokenizer.json: {error}") from None
-    missing = [sign for sign in (CLS, SEP) if file.token_to_id(sign) is None]
+    missing = [token for token in (CLS, SEP) if file.token_to_id(token) is None]
     if missing:
         raise SourceError(
             f"{path} does not know {' and '.join(missing)}; it is no WordPiece vocabulary of BERT's kind"
@@ -73,7 +73,7 @@ def read_wordpiece(path: Path | str) -> WordPiece:
 def _from_pieces(path: Path) -> TokenizerFile:
     pieces = path.read_text(encoding="utf-8").splitlines()
     places = {piece: place for place, piece in enumerate(pieces)}
-    missing = [sign for sign in (CLS, SEP, UNKNOWN) if sign not in places]
+    missing = [token for token in (CLS, SEP, UNKNOWN) if token not in places]
     if missing:
         raise SourceError(f"{path} lacks {', '.join(missing)}; it is no WordPiece vocabulary of BERT's kind")
     file = TokenizerFile(models.WordPiece(places, unk_token=UNKNOWN))

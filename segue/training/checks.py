@@ -63,7 +63,7 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
     ):
         opened.split("valid")
         if recipe.train.best == "bleu":
-            opened.check_whole("valid")
+            opened.check_uncut("valid")
 
 
 def check_lanes_divide(recipe: Recipe | TranslationRecipe, ranks: int) -> None:

@@ -40,9 +40,7 @@ class LanguageTask:
     corpus: Corpus
     device: torch.device
     ranks: Ranks = ALONE
-    objective: Callable[[LanguageModel], nn.Module] = (
-        Objective  # what is trained; it returns an ObjectiveOutput
-    )
+    objective: Callable[[LanguageModel], nn.Module] = Objective  # its forward returns an ObjectiveOutput
 
     def fresh(self, model: nn.Module | None = None) -> State:
         """The initial state of a run, with fresh weights or those of a model."""

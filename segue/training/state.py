@@ -54,7 +54,7 @@ class Counters(Settings):
     seconds: NonNegativeFloat = 0.0  # of training, interruptions not counted
     best: float | None = None  # the best validation metric so far: nats per token, or BLEU with a minus sign
     best_step: NonNegativeInt | None = None
-    best_of: NonNegativeInt | None = None  # tokens or pairs that this validation read
+    best_of: NonNegativeInt | None = None  # tokens or pairs that it read; other amounts are not comparable
     stale: NonNegativeInt = 0  # validations since the best one
 
 
@@ -95,9 +95,7 @@ def save_state(
     shards = target.with_name(f".{target.name}.parts")
     ranks.wait_for_save()
     if ranks.from_rank_zero(lambda: _already_saved(run, target, shards if ranks.world_size > 1 else None)):
-        ranks.from_rank_zero(
-            lambda: _prune(run, counters, schedule)
-        )  # a run that was killed after saving has not pruned yet
+        ranks.from_rank_zero(lambda: _prune(run, counters, schedule))  # if it was killed before that
         return target
     weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
     optimizers = {

@@ -60,9 +60,7 @@ class TranslationTask:
         split = self.pairs.split("train")
         return {
             "tokens_per_step": tokens,
-            "flops_per_step": 6.0
-            * tokens
-            * weights,  # forward and backward through all weights, if batches were full
+            "flops_per_step": 6.0 * tokens * weights,  # of full batches, forward and backward
             "bytes_per_token": None,
             "steps_per_epoch": math.ceil(lengths.max(axis=1).sum() / tokens),
             "pairs": split.pairs,

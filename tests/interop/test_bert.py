@@ -99,7 +99,7 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
 def test_texts_and_pairs_with_their_signs(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     pieces = read_wordpiece(tmp_path / "vocab.txt")
-    found = pieces.encode(["The animal", ("the street", "untired?")], longest=8)
+    found = pieces.encode(["The animal", ("the street", "untired?")], max_length=8)
     said = [[PIECES[number] for number in row] for row in found.input_ids.tolist()]
     assert said[0] == ["[CLS]", "the", "animal", "[SEP]", *["[PAD]"] * 4]
     assert said[1] == ["[CLS]", "the", "street", "[SEP]", "un", "##tir", "##ed", "[SEP]"]
@@ -108,7 +108,7 @@ def test_texts_and_pairs_with_their_signs(tmp_path: Path) -> None:
     assert found.attention_mask.tolist()[0] == [1, 1, 1, 1, 0, 0, 0, 0]
     pieces.file.save(str(tmp_path / "tokenizer.json"))
     again = read_wordpiece(tmp_path / "tokenizer.json").encode(
-        ["The animal", ("the street", "untired?")], longest=8
+        ["The animal", ("the street", "untired?")], max_length=8
     )
     assert again.input_ids.tolist() == found.input_ids.tolist()
 

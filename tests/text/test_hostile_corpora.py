@@ -53,10 +53,10 @@ def test_a_corpus_that_lies_is_refused(change: Change, complaint: str, corpus: P
 @pytest.mark.parametrize(
     ("ends", "complaint"),
     [
-        (numbers("<u8", 9, 3), "rising places"),
-        (numbers("<u8", 3, 10**12), "rising places"),
-        (numbers("<u8", 2**64 - 1), "rising places"),
-        (b"half", "4 bytes, which are no whole numbers of 8"),
+        (numbers("<u8", 9, 3), "ascending offsets"),
+        (numbers("<u8", 3, 10**12), "ascending offsets"),
+        (numbers("<u8", 2**64 - 1), "ascending offsets"),
+        (b"half", "4 bytes, which is no multiple of 8"),
     ],
 )
 def test_documents_end_in_order_and_inside(ends: bytes, complaint: str, corpus: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_ids_are_those_of_the_vocabulary(corpus: Path, tmp_path: Path) -> None:
         found.stream("test")
 
 
-@pytest.mark.parametrize(("ids", "complaint"), [(b"", "holds 0 tokens"), (b"odd", "no whole numbers of 2")])
+@pytest.mark.parametrize(("ids", "complaint"), [(b"", "holds 0 tokens"), (b"odd", "no multiple of 2")])
 def test_ids_are_whole_and_enough(ids: bytes, complaint: str, corpus: Path, tmp_path: Path) -> None:
     change: Change = lambda header: header.update(width="uint16")  # noqa: E731
     with pytest.raises(SegueError, match=complaint):
@@ -91,8 +91,8 @@ def test_ids_are_whole_and_enough(ids: bytes, complaint: str, corpus: Path, tmp_
         (lambda header: header.update(source_vocab=300), {}, "source-tokenizer.json has changed"),
         (lambda header: header["splits"]["valid"].update(end=9999), {}, "9,999 pairs have twice as many"),
         (None, {"ends": numbers("<u8", 3)}, "the ends of 1 sides"),
-        (None, {"ends": numbers("<u8", 9, 3)}, "rising places"),
-        (None, {"ids": b"odd"}, "no whole numbers of 4"),
+        (None, {"ends": numbers("<u8", 9, 3)}, "ascending offsets"),
+        (None, {"ids": b"odd"}, "no multiple of 4"),
     ],
 )
 def test_pairs_that_lie_are_refused(

@@ -108,7 +108,7 @@ def test_what_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows").write_text('{"de": "a", "en": "b"}\n{"de": "a"}\n')
     with pytest.raises(SegueError, match="line 2 of .* has no text under 'de' and 'en'"):
         list(from_rows(tmp_path / "rows", "de", "en")())
-    with pytest.raises(SegueError, match="not one pair"):
+    with pytest.raises(SegueError, match="there are no pairs to train on"):
         prepare_pairs({"train": lambda: iter([(b"", b"")])}, tmp_path / "x", PairsConfig(size=257), silent)
     assert not (tmp_path / "x").exists()
     prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257), silent)

@@ -117,7 +117,7 @@ def test_a_file_of_one_line_is_split(tmp_path: Path) -> None:
 
 
 def test_a_line_is_cut_when_its_end_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segue.text.prepare.LONGEST", 20)
+    monkeypatch.setattr("segue.text.prepare.MAX_LINE_BYTES", 20)
     near, far = b"x" * 80 + b"y" * 9 + b"\n" + b"z" * 10, b"x" * 80 + b"y" * 18 + b"\n" + b"z"
     config = PrepareConfig(valid=0, test=0.4375)
     assert [len(text) for text in splits_of(source_of(near, length=7), config).values()] == [56, 44]
@@ -239,7 +239,7 @@ def test_a_tokenizer_can_be_brought_along(tmp_path: Path) -> None:
     assert open_corpus(tmp_path / "corpus").stream("train").ids.tolist() == [2, 0, 1, 0]
     nameless = PrepareConfig(tokenizer="file")
     refused(
-        "which tokenizer.json\\? name it with --tokenizer-file", source_of(b"go"), tmp_path / "c", nameless
+        "needs a tokenizer.json; name it with --tokenizer-file", source_of(b"go"), tmp_path / "c", nameless
     )
 
 

@@ -73,8 +73,8 @@ def test_the_right_file_is_split_where_it_was_published(suffix: str, tmp_path: P
 def test_each_split_is_one_document_in_pieces_that_tear_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 3)
-    monkeypatch.setattr(sources, "LONGEST", 6)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 3)
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 6)
     (tmp_path / "tiny").write_bytes(TEXT)
     source, _ = verified("tiny", tmp_path / "tiny")
     assert texts(source) == {"train": TEXT[:21], "valid": TEXT[21:30], "test": TEXT[30:]}

@@ -40,8 +40,8 @@ TEXTS = st.text("ab \nä東😀")
 
 def cut(text: bytes, small: tuple[int, int]) -> list[bytes]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK", small[0])
-        patch.setattr(sources, "LONGEST", small[1])
+        patch.setattr(sources, "BLOCK_BYTES", small[0])
+        patch.setattr(sources, "MAX_LINE_BYTES", small[1])
         return list(cut_in_pieces(io.BytesIO(text)))
 
 
@@ -161,7 +161,7 @@ def test_each_file_is_a_document(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(text)
     paths = [tmp_path / name for name in "cab"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK", 2)
+        patch.setattr(sources, "BLOCK_BYTES", 2)
         assert list(file_pieces(paths)()) == [
             Piece(b"4\n", begins=True),
             Piece(b"1\n", begins=True),
@@ -193,8 +193,8 @@ def test_each_row_is_a_document(tmp_path: Path) -> None:
 
 
 def test_a_giant_row_is_cut_between_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK", 5)
-    monkeypatch.setattr(sources, "LONGEST", 10)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 5)
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 10)
     source = from_rows("rows", lambda: iter([{"text": "東" * 20}, {"text": "a"}]), "text")
     pieces = list(source.parts["train"]())
     assert "".join(piece.text.decode() for piece in pieces) == "東" * 20 + "a"
@@ -295,7 +295,7 @@ print(len(first), source.size("train"), sum(piece.begins for piece in source.par
 
 
 def test_a_row_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sources, "LONGEST_ROW", 100)
+    monkeypatch.setattr(sources, "MAX_ROW_BYTES", 100)
     (tmp_path / "rows.jsonl").write_bytes(b'{"text": "short"}\n{"text": "' + b"x" * 200)
     pieces = sources.from_jsonl(tmp_path / "rows.jsonl", "text").parts["train"]()
     assert next(pieces).text == b"short"

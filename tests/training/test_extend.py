@@ -105,6 +105,8 @@ def test_without_the_trunk_it_says_what_else_can_be_done(corpus: Path, tmp_path:
     recipe = small_recipe(schedule="constant", cooldown=3, save_every=0, keep=1)
     run = segue.train(recipe, corpus, tmp_path / "run")
     checkpoints(run)[0].rename(tmp_path / "elsewhere")
-    with pytest.raises(SegueError, match="has no checkpoint of step 9, before the learning rate began to fall"):
+    with pytest.raises(
+        SegueError, match="has no checkpoint of step 9, before the learning rate began to fall"
+    ):
         segue.resume(run, changes=["train.steps=20"])
     segue.resume(run, changes=["train.steps=20"], extend="hold")
