@@ -34,7 +34,7 @@ from segue.config import (
     VocabularyConfig,
 )
 from segue.errors import BundleError, SegueError
-from segue.files import present, whole_folder
+from segue.files import atomic_folder, present
 from segue.nn.deferred import blank
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.language import LanguageModel
@@ -122,7 +122,7 @@ def describe_translator(folder: Path, translator: Translator) -> None:
 
 
 def _save(path: Path | str, model: nn.Module, write: Callable[[Path], None]) -> None:
-    with whole_folder(Path(path), BundleError, _is_only_a_bundle) as folder:
+    with atomic_folder(Path(path), BundleError, _is_only_a_bundle) as folder:
         write(folder)
         write_tensors(folder / WEIGHTS, dict(model.state_dict()))
         seal(folder)

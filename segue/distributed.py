@@ -126,14 +126,14 @@ class Ranks:
 ALONE = Ranks()
 
 
-def distributed_like(weight: Tensor, whole: Tensor) -> Tensor:
+def distributed_like(weight: Tensor, tensor: Tensor) -> Tensor:
     """A fresh copy of a whole tensor, on the weight's device, and sharded as the weight is."""
-    if not _is_sharded(weight) or whole.shape != weight.shape:
-        return whole.clone().to(weight.device)
+    if not _is_sharded(weight) or tensor.shape != weight.shape:
+        return tensor.clone().to(weight.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(weight, DTensor)
-    mesh, here = weight.device_mesh, whole.to(weight.device)
+    mesh, here = weight.device_mesh, tensor.to(weight.device)
     return distribute_tensor(here, mesh, weight.placements, src_data_rank=None).clone()
 
 

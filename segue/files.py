@@ -20,7 +20,7 @@ LOCK = "lock"
 """The file in a locked folder that says which process holds the lock."""
 
 
-def write_whole(path: Path, text: str, wrong: type[SegueError]) -> None:
+def write_atomically(path: Path, text: str, wrong: type[SegueError]) -> None:
     """Write or replace a text file atomically. An OSError is raised again as the class `wrong`."""
     fresh = beside(path, "new")
     try:
@@ -40,7 +40,7 @@ def never(folder: Path) -> bool:  # noqa: ARG001
 
 
 @contextmanager
-def whole_folder(
+def atomic_folder(
     target: Path, wrong: type[SegueError], replaceable: Callable[[Path], bool] = never
 ) -> Iterator[Path]:
     """A new folder to write into. It becomes `target` only when it is complete and on the disk.

@@ -56,8 +56,8 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None
     bundle(1).save(tmp_path / "model")
     bundle(2).save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    found = segue.load(tmp_path / "model").model.state_dict()
-    assert_close(dict(found), dict(bundle(2).model.state_dict()), rtol=0, atol=0)
+    loaded = segue.load(tmp_path / "model").model.state_dict()
+    assert_close(dict(loaded), dict(bundle(2).model.state_dict()), rtol=0, atol=0)
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()}
     assert len(modes) == 1
 
@@ -89,9 +89,9 @@ def test_a_crash_while_saving_leaves_a_whole_bundle(
             patch.setattr(place, name, counted(getattr(place, name)))
         with pytest.raises(Crash):
             bundle(2).save(tmp_path / "model")
-    found = dict(segue.load(tmp_path / "model").model.state_dict())
+    loaded = dict(segue.load(tmp_path / "model").model.state_dict())
     old, new = (dict(bundle(seed).model.state_dict()) for seed in (1, 2))
-    assert any(all(torch.equal(found[key], whole[key]) for key in whole) for whole in (old, new))
+    assert any(all(torch.equal(loaded[key], whole[key]) for key in whole) for whole in (old, new))
     bundle(3).save(tmp_path / "model")  # and the next save works
     segue.load(tmp_path / "model")
 
@@ -182,8 +182,8 @@ def test_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path)
     run = segue.train(small_recipe(steps=6, save_every=1, keep=4), corpus, tmp_path / "run")
     kept = [load(folder).model.state_dict() for folder in checkpoints(run)]
-    found = average(run, 3).model.state_dict()
-    for name, weight in found.items():
+    averaged = average(run, 3).model.state_dict()
+    for name, weight in averaged.items():
         wanted = torch.stack([weights[name].double() for weights in kept[-3:]]).mean(dim=0)
         assert_close(weight, wanted.float(), rtol=0, atol=1e-7)
     with pytest.raises(

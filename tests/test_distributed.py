@@ -101,8 +101,8 @@ def score_shared(model: segue.TransformerXL, stream: Stream, scores: list[float]
     with process_group() as ranks:
         for reading, wanted in zip(READINGS, scores, strict=True):
             for lanes in (1, 2):
-                found = evaluate(model, stream, reading, lanes=lanes, limit=700, ranks=ranks)
-                assert found.nats == pytest.approx(wanted, rel=1e-12)
-                assert found.tokens == 700
+                score = evaluate(model, stream, reading, lanes=lanes, limit=700, ranks=ranks)
+                assert score.nats == pytest.approx(wanted, rel=1e-12)
+                assert score.tokens == 700
         few = evaluate(model, stream, READINGS[0], limit=3, ranks=ranks)
         assert few.nats == pytest.approx(evaluate(model, stream, READINGS[0], limit=3).nats, rel=1e-12)

@@ -122,9 +122,9 @@ def learn_in_halves(recipe: Recipe, corpus: Path) -> None:
             for micro_batch in task.micro_batches(state):
                 micro_batch.backward()
             assert set(seen) == {getattr(torch, precision)}
-            found = {name: weight.grad.to_local() for name, weight in state.model.named_parameters()}
-            assert {gradient.dtype for gradient in found.values()} == {torch.float32}
-            gradients.append(torch.cat([gradient.flatten() for gradient in found.values()]))
+            own_gradients = {name: weight.grad.to_local() for name, weight in state.model.named_parameters()}
+            assert {gradient.dtype for gradient in own_gradients.values()} == {torch.float32}
+            gradients.append(torch.cat([gradient.flatten() for gradient in own_gradients.values()]))
         half, whole = gradients
         assert 0 < (half - whole).norm() < 0.05 * whole.norm()
 

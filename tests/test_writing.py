@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from segue.errors import InputError, SegueError
-from segue.files import beside, locked, never, present, remove_folder, whole_folder, write_whole
+from segue.files import atomic_folder, beside, locked, never, present, remove_folder, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -22,15 +22,15 @@ def full_disk(*_: object, **__: object) -> None:
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "recipe.toml"
-    write_whole(path, "old", InputError)
+    write_atomically(path, "old", InputError)
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, full_disk)
             with pytest.raises(InputError, match="recipe.toml could not be written: No space left"):
-                write_whole(path, "new", InputError)
+                write_atomically(path, "new", InputError)
         assert path.read_text() == "old"
         assert names(tmp_path) == ["recipe.toml"]
-    write_whole(path, "new", InputError)
+    write_atomically(path, "new", InputError)
     assert path.read_text() == "new"
 
 
@@ -38,11 +38,11 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     with (
         pytest.raises(InputError, match="exists; nothing was overwritten"),
-        whole_folder(tmp_path / "site", InputError),
+        atomic_folder(tmp_path / "site", InputError),
     ):
         pytest.fail("it must not begin")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "at all")
-    with pytest.raises(InputError), whole_folder(tmp_path / "site", InputError, never):
+    with pytest.raises(InputError), atomic_folder(tmp_path / "site", InputError, never):
         pytest.fail("it must not begin")
 
 
@@ -50,7 +50,7 @@ def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "site"
 
     def overtaken() -> None:
-        with whole_folder(target, InputError):
+        with atomic_folder(target, InputError):
             target.mkdir()
             (target / "thesis.tex").write_text("mine")
 
@@ -63,7 +63,7 @@ def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
 def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with whole_folder(tmp_path / "link", InputError, lambda _: True) as fresh:
+    with atomic_folder(tmp_path / "link", InputError, lambda _: True) as fresh:
         (fresh / "a").write_text("b")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / "a").read_text() == "b"
@@ -72,9 +72,9 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
 
 def test_two_writers_of_one_folder_do_not_mix(tmp_path: Path) -> None:
     target = tmp_path / "site"
-    with whole_folder(target, InputError) as fresh:
+    with atomic_folder(target, InputError) as fresh:
         (fresh / "a").write_text("first")
-        with pytest.raises(InputError, match="another process is writing"), whole_folder(target, InputError):
+        with pytest.raises(InputError, match="another process is writing"), atomic_folder(target, InputError):
             pytest.fail("it must not begin")
         assert (fresh / "a").read_text() == "first"
     assert (target / "a").read_text() == "first"
@@ -84,7 +84,7 @@ def test_what_a_killed_writer_left_is_no_hindrance(tmp_path: Path) -> None:
     left = beside(tmp_path / "site", "new")
     (left / "inside").mkdir(parents=True)
     (left / "inside" / "half").write_text("x")
-    with whole_folder(tmp_path / "site", InputError) as fresh:
+    with atomic_folder(tmp_path / "site", InputError) as fresh:
         assert not list(fresh.iterdir())
     assert names(tmp_path) == ["site"]
 
@@ -105,7 +105,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(
     monkeypatch.setattr(Path, "rename", second_fails)
     with (
         pytest.raises(SegueError, match="unchanged"),
-        whole_folder(target, InputError, lambda _: True) as fresh,
+        atomic_folder(target, InputError, lambda _: True) as fresh,
     ):
         (fresh / "new").touch()
     assert names(target) == ["old"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from segue.checkpoint import Bundle, write_json, write_tensors
 from segue.config import Reach
 from segue.errors import SourceError
-from segue.files import whole_folder
+from segue.files import atomic_folder
 from segue.interop import huggingface, reference
 from segue.nn.xl import TransformerXL
 from segue.text.parsing import parse_json
@@ -72,7 +72,7 @@ def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
             f"the {layout} layout is Transformer-XL's, and this is a {bundle.model.config.kind} model"
         )
     weights, config, notes = LAYOUTS[layout].export(bundle.model, bundle.reading)
-    with whole_folder(target, SourceError) as folder:
+    with atomic_folder(target, SourceError) as folder:
         write_tensors(folder / "model.safetensors", weights)
         write_json(folder / "config.json", config)
     return [*notes, *(["the tokenizer is not written"] if bundle.tokenizer is not None else [])]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from segue.errors import InputError
-from segue.files import write_whole
+from segue.files import write_atomically
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def json_in_html(data: object) -> str:
 
 
 def write_page(path: Path, page: str) -> None:
-    write_whole(path, page, InputError)
+    write_atomically(path, page, InputError)
 
 
 def _packed(view: View) -> dict[str, object]:

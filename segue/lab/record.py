@@ -12,7 +12,7 @@ from typing import Any, Literal
 import segue
 from segue.config import Settings
 from segue.errors import InputError
-from segue.files import write_whole
+from segue.files import write_atomically
 from segue.lab.experiment import TITLES, Experiment, Results, Setting
 from segue.lab.sources import digest_here
 from segue.launch import processor
@@ -121,7 +121,7 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path.parent} could not be made: {error.strerror}") from None
-    write_whole(path, text, InputError)
+    write_atomically(path, text, InputError)
 
 
 def _as_json(record: Record) -> str:

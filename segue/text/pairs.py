@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
-from segue.files import whole_folder
+from segue.files import atomic_folder
 from segue.progress import Report
 from segue.text.corpus import (
     ENDS,
@@ -215,7 +215,7 @@ def prepare_pairs(
     parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
 ) -> PairsHeader:
     """Write the pairs of all splits atomically. The tokenizers learn from `train` only."""
-    with whole_folder(folder, SourceError) as fresh:
+    with atomic_folder(folder, SourceError) as fresh:
         return _write_pairs(parts, fresh, config, report)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
-from segue.files import whole_folder
+from segue.files import atomic_folder
 from segue.progress import Report
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
 from segue.text.learn import train_bpe, train_characters, train_words
@@ -51,7 +51,7 @@ class PrepareConfig(Settings):
 
 def prepare(source: Source, folder: Path, config: PrepareConfig, report: Report) -> CorpusHeader:
     """Write the corpus atomically."""
-    with whole_folder(folder, SourceError) as fresh:
+    with atomic_folder(folder, SourceError) as fresh:
         return _write_corpus(source, fresh, config, report)
 
 
@@ -128,9 +128,9 @@ def seam(text: bytes, place: int, over: bool) -> int:
 
 def _inside_line(text: bytes, place: int) -> int:
     """After a space, else after a complete character, else (if it is not UTF-8) at the place itself."""
-    blank = text.find(b" ", place - 1) + 1
-    if 0 < blank < len(text):
-        return blank
+    space = text.find(b" ", place - 1) + 1
+    if 0 < space < len(text):
+        return space
     boundaries = (
         at for at in range(place, place + 4) if text[at : at + 1] and text[at] & 0b1100_0000 != 0b1000_0000
     )

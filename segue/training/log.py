@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from segue.errors import TrainingError
-from segue.files import write_whole
+from segue.files import write_atomically
 from segue.training.loop import Event
 
 
@@ -22,9 +22,9 @@ class Log:
             if self._path.exists()
             else []
         )
-        kept = [line for line in lines if _step(line) <= step]
-        if len(kept) < len(lines):
-            write_whole(self._path, "".join(f"{line}\n" for line in kept), TrainingError)
+        earlier = [line for line in lines if _step(line) <= step]
+        if len(earlier) < len(lines):
+            write_atomically(self._path, "".join(f"{line}\n" for line in earlier), TrainingError)
         with self._reporting_errors():
             self._file = self._path.open("a", encoding="utf-8")
         self._board = _board(run)
@@ -45,7 +45,7 @@ class Log:
             yield
         except OSError as error:
             raise TrainingError(
-                f"{self._path} could not be written: {error.strerror}; the checkpoints are whole: "
+                f"{self._path} could not be written: {error.strerror}; the checkpoints are complete: "
                 f"free disk space and go on with --resume {self._path.parent}"
             ) from None
 

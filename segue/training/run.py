@@ -22,7 +22,7 @@ import segue
 from segue.checkpoint import CHECKPOINTS, Bundle, Translator, checkpoints, read_json
 from segue.distributed import Ranks, process_group
 from segue.errors import TrainingError
-from segue.files import beside, flush, locked, write_whole
+from segue.files import beside, flush, locked, write_atomically
 from segue.interop.vectors import Vectors
 from segue.launch import launch_id, local_device, processor, restart_count
 from segue.recipe import Extension, Recipe, TranslationRecipe, recipe_toml
@@ -132,8 +132,8 @@ def _make_folder(run: Path) -> Path:
 def _describe(fresh: Path, recipe: Recipe | TranslationRecipe, environment: dict[str, Any]) -> None:
     """Write recipe.toml and run.json; first remove the checkpoints of a killed attempt."""
     shutil.rmtree(fresh / CHECKPOINTS, ignore_errors=True)
-    write_whole(fresh / "recipe.toml", recipe_toml(recipe), TrainingError)
-    write_whole(fresh / "run.json", json.dumps(environment, indent=2) + "\n", TrainingError)
+    write_atomically(fresh / "recipe.toml", recipe_toml(recipe), TrainingError)
+    write_atomically(fresh / "run.json", json.dumps(environment, indent=2) + "\n", TrainingError)
 
 
 def _move_into_place(fresh: Path, run: Path) -> None:
@@ -224,7 +224,9 @@ def resume(
                 for kind, texts in (("warning", warnings), ("note", notes)):
                     for text in texts:
                         watch(Event(kind, state.counters.step, {"text": text}))
-            ranks.from_rank_zero(lambda: write_whole(run / "recipe.toml", recipe_toml(recipe), TrainingError))
+            ranks.from_rank_zero(
+                lambda: write_atomically(run / "recipe.toml", recipe_toml(recipe), TrainingError)
+            )
             _run_to_end(Training(recipe.train, run, task, state, interrupted, ranks), watch)
     return run
 

@@ -37,7 +37,7 @@ from segue.checkpoint import (
 from segue.config import Settings
 from segue.distributed import ALONE, Ranks, distributed_like
 from segue.errors import BundleError, SegueError
-from segue.files import remove_folder, whole_folder
+from segue.files import atomic_folder, remove_folder
 from segue.nn.memory import Memory
 from segue.recipe import Schedule
 from segue.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
@@ -103,7 +103,7 @@ def save_state(
     }
 
     def finish() -> None:
-        with whole_folder(target, BundleError) as folder:
+        with atomic_folder(target, BundleError) as folder:
             write(folder, state)
             if ranks.world_size == 1:
                 write_tensors(folder / WEIGHTS, weights)

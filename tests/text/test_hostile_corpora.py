@@ -60,19 +60,19 @@ def test_a_corpus_that_lies_is_refused(change: Change, complaint: str, corpus: P
     ],
 )
 def test_documents_end_in_order_and_inside(ends: bytes, complaint: str, corpus: Path, tmp_path: Path) -> None:
-    found = open_corpus(altered(corpus, tmp_path / "altered", "corpus.json", ends=ends))
+    opened = open_corpus(altered(corpus, tmp_path / "altered", "corpus.json", ends=ends))
     with pytest.raises(SegueError, match=complaint):
-        found.stream("train")
+        opened.stream("train")
 
 
 def test_ids_are_those_of_the_vocabulary(corpus: Path, tmp_path: Path) -> None:
     count = len(np.fromfile(corpus / "ids.bin", dtype=np.uint8))
     wide = numbers("uint16", *[0] * (count - 1), 256)
     change: Change = lambda header: header.update(width="uint16")  # noqa: E731
-    found = open_corpus(altered(corpus, tmp_path / "altered", "corpus.json", change, ids=wide))
-    assert len(found.stream("train").ids)
+    opened = open_corpus(altered(corpus, tmp_path / "altered", "corpus.json", change, ids=wide))
+    assert len(opened.stream("train").ids)
     with pytest.raises(SegueError, match="holds the id 256, and its vocabulary ends at 255"):
-        found.stream("test")
+        opened.stream("test")
 
 
 @pytest.mark.parametrize(("ids", "complaint"), [(b"", "holds 0 tokens"), (b"odd", "no multiple of 2")])

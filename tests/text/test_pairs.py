@@ -34,32 +34,35 @@ def pairs() -> Pairs:
 def test_what_was_prepared_is_what_was_said(tmp_path: Path, joint: bool) -> None:
     config = PairsConfig(size=300, joint=joint)
     header = prepare_pairs({"train": pairs(), "valid": pairs()}, tmp_path / "pairs", config, silent)
-    found = open_pairs(tmp_path / "pairs")
-    assert found.header == header
+    pair_set = open_pairs(tmp_path / "pairs")
+    assert pair_set.header == header
     assert header.splits["train"].pairs == 3
     assert header.splits["train"].empty == 1
     assert (header.source_vocab == 0) == joint
     for number in range(6):
-        source, target = found.pair(number)
-        texts = found.source.decode(source.tolist()).decode(), found.target.decode(target.tolist()).decode()
+        source, target = pair_set.pair(number)
+        texts = (
+            pair_set.source.decode(source.tolist()).decode(),
+            pair_set.target.decode(target.tolist()).decode(),
+        )
         assert texts == PAIRS[number % 3]
-        assert found.lengths("valid")[number % 3].tolist() == [len(source) + 1, len(target) + 1]
+        assert pair_set.lengths("valid")[number % 3].tolist() == [len(source) + 1, len(target) + 1]
 
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_what_is_too_long_is_read_in_part_counted_and_kept_whole(tmp_path: Path, lower: bool) -> None:
     config = PairsConfig(size=257, longest=5, lower=lower)
     header = prepare_pairs({"train": pairs(), "valid": pairs()}, tmp_path / "pairs", config, silent)
-    found = open_pairs(tmp_path / "pairs")
+    pair_set = open_pairs(tmp_path / "pairs")
     for split in ("train", "valid"):
-        part, lengths = header.splits[split], found.lengths(split)
+        part, lengths = header.splits[split], pair_set.lengths(split)
         assert part.cut == 4
         assert lengths.max() == 6
         assert part.tokens == lengths.sum() - lengths.size
         for number, sizes in zip(range(part.begin, part.end), lengths, strict=True):
-            assert [len(side) + 1 for side in found.pair(number)] == sizes.tolist()
+            assert [len(side) + 1 for side in pair_set.pair(number)] == sizes.tolist()
         wanted = [(ours.encode(), theirs.encode()) for ours, theirs in PAIRS[:3]]
-        assert list(found.texts(split)) == [
+        assert list(pair_set.texts(split)) == [
             (cased(ours, lower), cased(theirs, lower)) for ours, theirs in wanted
         ]
 
@@ -81,8 +84,8 @@ def test_older_folders_are_prepared_again_if_a_side_was_cut(tmp_path: Path) -> N
 
 def test_lower_case(tmp_path: Path) -> None:
     prepare_pairs({"train": pairs()}, tmp_path / "pairs", PairsConfig(size=257, lower=True), silent)
-    found = open_pairs(tmp_path / "pairs")
-    assert found.target.decode(found.pair(0)[1].tolist()) == b"a house."
+    pair_set = open_pairs(tmp_path / "pairs")
+    assert pair_set.target.decode(pair_set.pair(0)[1].tolist()) == b"a house."
 
 
 def test_the_three_forms_say_the_same(tmp_path: Path) -> None:
@@ -155,9 +158,9 @@ some_lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_s
 def test_every_pair_is_in_one_batch_and_no_batch_exceeds_the_budget(
     lengths: "np.ndarray", budget: int, seed: int, epoch: int
 ) -> None:
-    for found in (batches(lengths, budget, seed, epoch), longest_first(lengths, budget)):
-        assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
-        for batch in found:
+    for chosen in (batches(lengths, budget, seed, epoch), longest_first(lengths, budget)):
+        assert sorted(np.concatenate(chosen).tolist()) == list(range(len(lengths)))
+        for batch in chosen:
             assert len(batch) == 1 or lengths[batch].max() * len(batch) <= budget
     again = batches(lengths, budget, seed, epoch)
     assert [batch.tolist() for batch in again] == [

@@ -35,10 +35,10 @@ def source_of(*documents: bytes, length: int = 10**9) -> Source:
 
 
 def splits_of(source: Source, config: PrepareConfig) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for split, piece in split_pieces(source, config):
-        found[split] = found.get(split, b"") + piece.text
-    return found
+        texts[split] = texts.get(split, b"") + piece.text
+    return texts
 
 
 def prepared(source: Source, folder: Path, config: PrepareConfig = WHOLE) -> CorpusHeader:
@@ -155,14 +155,14 @@ def test_many_documents_are_cut_where_one_begins(
             split = bounds.pop(0)[0]
         expected.setdefault(split, []).append(document)
         at += len(document)
-    found: dict[str, list[bytes]] = {}
+    splits: dict[str, list[bytes]] = {}
     config = PrepareConfig(valid=valid, test=test)
     for name, piece in split_pieces(source_of(*documents, length=length), config):
-        kept = found.setdefault(name, [])
+        kept = splits.setdefault(name, [])
         if piece.begins:
             kept.append(b"")
         kept[-1] += piece.text
-    assert found == expected
+    assert splits == expected
 
 
 @given(documents=st.lists(st.binary(min_size=1), min_size=1, max_size=8), length=st.integers(1, 50))

@@ -74,12 +74,12 @@ def read(path: Path) -> bytes:
 
 
 def documents(source: Source, part: str = "train") -> list[bytes]:
-    found: list[bytes] = []
+    documents: list[bytes] = []
     for text, begins in source.parts[part]():
         if begins:
-            found.append(b"")
-        found[-1] += text
-    return found
+            documents.append(b"")
+        documents[-1] += text
+    return documents
 
 
 @given(text=st.binary() | TEXTS.map(str.encode), small=SMALL)
@@ -283,14 +283,14 @@ assert first == again
 print(len(first), source.size("train"), sum(piece.begins for piece in source.parts["train"]()))
 """
     text = b"one\ntwo \xff\n" * 200_000
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         input=text,
         capture_output=True,
         check=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    assert found.stdout.split() == [b"%d" % len(text), b"%d" % len(text), b"1"]
+    assert process.stdout.split() == [b"%d" % len(text), b"%d" % len(text), b"1"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -347,8 +347,8 @@ def test_a_stream_of_words_is_what_decode_gives(ids: list[int]) -> None:
 def test_a_stream_bears_ids_that_no_text_has(ids: list[int]) -> None:
     """An untrained model draws anything; what is whole comes out, the rest waits."""
     decode = tiny_bpe().stream()
-    found = "".join(decode(number) for number in ids)
-    assert tiny_bpe().decode(ids).decode().startswith(found)
+    streamed = "".join(decode(number) for number in ids)
+    assert tiny_bpe().decode(ids).decode().startswith(streamed)
 
 
 def test_a_byte_file_says_whose_it_is() -> None:

@@ -80,8 +80,8 @@ def test_language_models_take_vectors_too(tmp_path: Path) -> None:
     words = Vectors(("ship", "sea"), torch.eye(2, 8))
     bundle = segue.load(segue.train(Recipe(**values), data, tmp_path / "run", vectors=words))
     places = bundle.tokenizer.encode(b"ship sea")
-    found = bundle.model.vocabulary.tables[0].detach()[places]
-    assert torch.count_nonzero(found) == 2
+    rows = bundle.model.vocabulary.tables[0].detach()[places]
+    assert torch.count_nonzero(rows) == 2
 
 
 def test_vectors_of_another_width_are_refused(tmp_path: Path) -> None:

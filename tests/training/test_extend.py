@@ -79,8 +79,8 @@ def test_fewer_steps_are_told_as_well(corpus: Path, tmp_path: Path) -> None:
 
 def test_the_rate_of_a_constant_schedule_with_a_cool_down() -> None:
     train = planned(schedule="constant", steps=10, cooldown=4, floor=0.2)
-    found = [learning_rate_at(step, train) for step in range(10)]
-    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4])
+    learning_rates = [learning_rate_at(step, train) for step in range(10)]
+    assert learning_rates == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4])
     for wrong in ({"schedule": "cosine"}, {"cooldown": 11}):
         with pytest.raises(SegueError, match="cooldown"):
             planned(**{"schedule": "constant", "steps": 10, "cooldown": 4, **wrong})

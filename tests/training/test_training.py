@@ -154,8 +154,8 @@ def test_fine_tuning_begins_with_the_weights_given(corpus: Path, tmp_path: Path)
     tuned = segue.train(
         small_recipe(steps=1, learning_rate=1e-12), corpus, tmp_path / "tuned", begin_with=first
     )
-    found, given = load(tuned).model.state_dict(), first.model.state_dict()
-    torch.testing.assert_close(dict(found), dict(given), rtol=0, atol=1e-6)
+    after, given = load(tuned).model.state_dict(), first.model.state_dict()
+    torch.testing.assert_close(dict(after), dict(given), rtol=0, atol=1e-6)
     other = small_recipe().model_copy(update={"model": segue.XLConfig(vocab=256, width=4, heads=1)})
     with pytest.raises(SegueError, match="keeps the bundle's shape"):
         segue.train(other, corpus, tmp_path / "other", begin_with=first)

@@ -102,19 +102,19 @@ def test_it_learns_to_translate(tmp_path: Path, joint: bool) -> None:
     assert events[-1].kind == "done"
     translator = load_translator(run)
     source, wanted = zip(*digits(40, 2), strict=True)
-    found = [best[0].text for best in translate(translator, source)]
-    right = sum(ours == theirs.decode() for ours, theirs in zip(found, wanted, strict=True))
+    translations = [best[0].text for best in translate(translator, source)]
+    right = sum(ours == theirs.decode() for ours, theirs in zip(translations, wanted, strict=True))
     assert right > 25
     assert translate(translator, [b"", "\U0001f600 漢字".encode()])[0][0].text == ""
     assert [texts[0].cut for texts in translate(translator, [b"one", b"one " * 99])] == [False, True]
     several = translate(translator, source[:3], best=3)
-    assert [texts[0].text for texts in several] == found[:3]
+    assert [texts[0].text for texts in several] == translations[:3]
     assert all(
         [one.score for one in texts] == sorted((one.score for one in texts), reverse=True)
         for texts in several
     )
     streamed = translate_stream(translator, (text + b"\n" for text in source))
-    assert [texts[0].text for texts in streamed] == found
+    assert [texts[0].text for texts in streamed] == translations
     strange = ["漢字 かな".encode()]
     assert strangeness(translator, list(source)) < 0.5 < strangeness(translator, strange)
     assert strangeness(replace(translator, source=ByteTokenizer()), strange) == 0
@@ -180,8 +180,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
         segue.train(recipe, data, tmp_path / "cut", watch=leave)
     assert checkpoints(tmp_path / "cut")[-1].name == "step-00000014"
     segue.resume(tmp_path / "cut")
-    found = load_translator(tmp_path / "cut").model.state_dict()
-    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+    resumed = load_translator(tmp_path / "cut").model.state_dict()
+    assert all(torch.equal(resumed[name], weight) for name, weight in wanted.items())
 
 
 def test_recurrent_translators_go_the_same_way(tmp_path: Path) -> None:
