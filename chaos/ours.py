@@ -30,7 +30,7 @@ from segue.checkpoint import (
     read_tensors,
     seal,
 )
-from segue.cli.judging import trained_on
+from segue.cli.eval_translator import trained_on
 from segue.config import RecurrentConfig, Seq2SeqConfig, Translating, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.translate import translate

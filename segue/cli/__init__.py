@@ -7,20 +7,22 @@ import time
 import typer
 
 from segue.cli import (
-    attending,
-    averaging,
-    evaluating,
-    experimenting,
-    exporting,
-    generating,
-    importing,
+    attention,
+    average,
+    export,
+    generate,
+    import_,
     info,
-    pairing,
-    preparing,
-    relating,
-    scoring,
-    training,
-    translating,
+    lab,
+    prepare,
+    prepare_pairs,
+    recl,
+    score,
+    train,
+    translate,
+)
+from segue.cli import (
+    eval as eval_,
 )
 from segue.cli.terminal import echo, tell
 from segue.errors import OtherRankError, SegueError
@@ -35,20 +37,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("prepare", epilog=preparing.EXAMPLE)(preparing.prepare)
-app.command("train", epilog=training.EXAMPLE)(training.train)
-app.command("eval", epilog=evaluating.EXAMPLE)(evaluating.evaluate)
-app.command("generate", epilog=generating.EXAMPLE)(generating.generate)
-app.command("score", epilog=scoring.EXAMPLE)(scoring.score)
-app.command("prepare-pairs", epilog=pairing.EXAMPLE)(pairing.prepare_pairs)
-app.command("translate", epilog=translating.EXAMPLE)(translating.translate)
-app.command("average", epilog=averaging.EXAMPLE)(averaging.average)
-app.command("attention", epilog=attending.EXAMPLE)(attending.attention)
-app.command("lab", epilog=experimenting.EXAMPLE)(experimenting.lab)
-app.command("recl", epilog=relating.EXAMPLE)(relating.recl)
+app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
+app.command("train", epilog=train.EXAMPLE)(train.train)
+app.command("eval", epilog=eval_.EXAMPLE)(eval_.evaluate)
+app.command("generate", epilog=generate.EXAMPLE)(generate.generate)
+app.command("score", epilog=score.EXAMPLE)(score.score)
+app.command("prepare-pairs", epilog=prepare_pairs.EXAMPLE)(prepare_pairs.prepare_pairs)
+app.command("translate", epilog=translate.EXAMPLE)(translate.translate)
+app.command("average", epilog=average.EXAMPLE)(average.average)
+app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
+app.command("lab", epilog=lab.EXAMPLE)(lab.lab)
+app.command("recl", epilog=recl.EXAMPLE)(recl.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)
-app.command("import", epilog=importing.EXAMPLE)(importing.import_)
-app.command("export", epilog=exporting.EXAMPLE)(exporting.export)
+app.command("import", epilog=import_.EXAMPLE)(import_.import_)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 
 
 @app.callback(invoke_without_command=True)

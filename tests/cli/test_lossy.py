@@ -10,7 +10,7 @@ import segue
 from runs import make_corpus, small_recipe
 from segue.checkpoint import Bundle
 from segue.cli import app
-from segue.cli.training import _validated
+from segue.cli.train import _validated
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import SegueError
 from segue.text.corpus import open_corpus

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from segue.cli.evaluating import corpus_of
+from segue.cli.eval import corpus_of
 from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo

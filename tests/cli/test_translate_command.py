@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import segue
 from segue.checkpoint import Bundle, Translator
 from segue.cli import app
-from segue.cli.translating import translate
+from segue.cli.translate import translate
 from segue.config import Reach, Reading, Seq2SeqConfig, Translating, XLConfig
 from segue.errors import SegueError
 from segue.nn.seq2seq import Seq2Seq

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from segue.cli.judging import judge_translator, trained_on
+from segue.cli.eval_translator import judge_translator, trained_on
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo

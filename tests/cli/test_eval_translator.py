@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.cli.judging import trained_on
+from segue.cli.eval_translator import trained_on
 from segue.errors import SegueError
 
 
