@@ -16,7 +16,7 @@ import torch
 
 import segue
 from machine import THREADS, environment, interleaved
-from segue.lab.clock import exponent, resident
+from segue.lab.profiling import exponent, resident
 from segue.nn.memory import Memory
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from segue.lab.clock import Times, interleaved
+from segue.lab.profiling import Times, interleaved
 
 __all__ = ["THREADS", "Times", "as_json", "environment", "interleaved", "limits"]
 

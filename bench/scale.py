@@ -21,7 +21,7 @@ import torch
 
 import segue
 from machine import environment
-from segue.lab.clock import peak_resident
+from segue.lab.profiling import peak_resident
 from segue.recipe import Recipe
 from segue.text.prepare import PrepareConfig, prepare
 from segue.text.sources import from_files

@@ -19,7 +19,7 @@ from torch import Tensor
 import segue
 from machine import THREADS, as_json, environment, interleaved
 from peers import LARGE, VOCAB, filled, some_tokens
-from segue.lab.windows import fast_window, textbook_window
+from segue.lab.sliding_window import fast_window, textbook_window
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 

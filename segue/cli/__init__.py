@@ -9,6 +9,7 @@ import typer
 from segue.cli import (
     attention,
     average,
+    eval,  # noqa: A004  (the command, as users type it)
     export,
     generate,
     import_,
@@ -20,9 +21,6 @@ from segue.cli import (
     score,
     train,
     translate,
-)
-from segue.cli import (
-    eval as eval_,
 )
 from segue.cli.terminal import echo, tell
 from segue.errors import OtherRankError, SegueError
@@ -39,7 +37,7 @@ app = typer.Typer(
 )
 app.command("prepare", epilog=prepare.EXAMPLE)(prepare.prepare)
 app.command("train", epilog=train.EXAMPLE)(train.train)
-app.command("eval", epilog=eval_.EXAMPLE)(eval_.evaluate)
+app.command("eval", epilog=eval.EXAMPLE)(eval.evaluate)
 app.command("generate", epilog=generate.EXAMPLE)(generate.generate)
 app.command("score", epilog=score.EXAMPLE)(score.score)
 app.command("prepare-pairs", epilog=prepare_pairs.EXAMPLE)(prepare_pairs.prepare_pairs)

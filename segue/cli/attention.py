@@ -64,7 +64,7 @@ def _read(file: Path) -> bytes:
 def _views(run: Path, text: bytes, segment: int | None, memory: int | None) -> "tuple[str, list[View]]":
     from segue.checkpoint import load, load_translator, translates
     from segue.infer.translate import translate
-    from segue.lab.looking import encoder_views, is_encoder, reader_views, translator_views
+    from segue.lab.attention_views import encoder_views, is_encoder, reader_views, translator_views
 
     said = text.decode(errors="replace")
     if is_encoder(run):
@@ -74,5 +74,5 @@ def _views(run: Path, text: bytes, segment: int | None, memory: int | None) -> "
         found = translate(translator, [text])[0][0].text
         return f"{said} → {found}", translator_views(translator, text, found)
     views = reader_views(load(run), text, segment=segment, memory=memory)
-    held, looking = views[0].held, len(views[0].queries)
+    held, looking = views[0].memory, len(views[0].queries)
     return f"the last {looking} tokens look at themselves and at {held} in memory", views

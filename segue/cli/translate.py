@@ -89,7 +89,7 @@ def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator
 
 def _show(translator: "Translator", some: list[tuple[int, bytes]], text: str, path: Path) -> None:
     from segue.lab.attention_page import attention_page, write_page
-    from segue.lab.looking import translator_views
+    from segue.lab.attention_views import translator_views
 
     if not some:
         raise InputError("there is nothing to show: every line was empty")

@@ -1,7 +1,7 @@
-"""Recurrence × encoding × loss: the nine rows of the published table, with small models and an equal budget.
+"""Ablation of recurrence × positional encoding × loss: the nine rows of the published table, with an equal budget.
 
-Each model is read in every way that it allows: with memories of several lengths if its positions are relative, and
-anew for every token if it was trained on isolated segments. Which way is best is decided on the validation split.
+Each model is evaluated in every mode that it allows: with memories of several lengths if its positions are relative,
+and with a sliding window if it was trained on isolated segments. The validation split decides which mode is best.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,31 +11,31 @@ from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import XLConfig
+from segue.lab.cache import cached
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kept import kept
 from segue.lab.published import published, source
-from segue.lab.spread import fewer_bits, half_range, mean, pairs_in_order, said, with_seeds
+from segue.lab.statistics import concordant_pairs, fewer_bits, half_range, mean, plus_minus, seed_count
 from segue.lab.trained import (
-    Way,
+    EvaluationMode,
     as_trained,
     budget,
     recipe_for,
-    remembering,
     score,
     scored_tokens,
-    sliding,
+    sliding_window,
     trained_run,
     training_seconds,
+    with_memory,
 )
 from segue.lab.tuning import tuned
 from segue.nn.footprint import parameters
 
 LOSSES = {"full": "whole", "half": "half"}
-"""The table's words and ours."""
+"""The published table's names of losses, and ours."""
 
 MEMORIES = (1, 2, 4)
-"""In segments."""
+"""Memory lengths in segments."""
 
 
 def measure(setting: Setting) -> Results:
@@ -49,40 +49,40 @@ def measure(setting: Setting) -> Results:
 
 def _row(setting: Setting, row: Results) -> Results:
     memory = budget(setting).segment if row["recurrence"] else 0
-    told, loss, found = name_of(row), LOSSES[row["loss"]], []
+    label, loss, seeds = name_of(row), LOSSES[row["loss"]], []
     recipe = recipe_for(setting, seed=setting.seed, encoding=row["encoding"], memory=memory, loss=loss)
-    best_settings = tuned(setting, recipe, told)
+    best_settings = tuned(setting, recipe, label)
     for seed in setting.seeds:
-        run = trained_run(setting, best_settings.seeded(seed), f"{told}, seed {seed}")
-        of = {"run": run.name, "scored": scored_tokens(setting)}
-        found.append({"seed": seed, **kept(setting, __name__, of, partial(_read, setting, row, run))})
+        run = trained_run(setting, best_settings.seeded(seed), f"{label}, seed {seed}")
+        inputs = {"run": run.name, "scored": scored_tokens(setting)}
+        seeds.append({"seed": seed, **cached(setting, __name__, inputs, partial(_read, setting, row, run))})
     named = {key: row[key] for key in ("recurrence", "encoding", "loss")}
-    return {**named, "parameters": parameters(recipe.model), **best_settings.told(), "seeds": found}
+    return {**named, "parameters": parameters(recipe.model), **best_settings.summary(), "seeds": seeds}
 
 
 def _read(setting: Setting, row: Results, run: Path) -> Results:
-    """What a trained model reaches, as it was trained to read and in its best way."""
-    bundle, told = load(run), name_of(row)
-    ways = list(_ways(bundle, recurrent=row["recurrence"]))
-    by_validation = [score(setting, bundle, way, split="valid", told=told).nats for way in ways]
-    best = ways[by_validation.index(min(by_validation))]
+    """Bits per byte of a trained model, read as in training and in its best mode."""
+    bundle, label = load(run), name_of(row)
+    modes = list(_modes(bundle, recurrent=row["recurrence"]))
+    losses = [score(setting, bundle, mode, split="valid", label=label).nats for mode in modes]
+    best = modes[losses.index(min(losses))]
     return {
-        "initial": score(setting, bundle, told=told).bits_per_byte,
-        "best": score(setting, bundle, best, told=told).bits_per_byte,
+        "initial": score(setting, bundle, label=label).bits_per_byte,
+        "best": score(setting, bundle, best, label=label).bits_per_byte,
         "way": best.name,
         "attention": best.attention,
         "seconds": training_seconds(run),
     }
 
 
-def _ways(bundle: Bundle, *, recurrent: bool) -> Iterator[Way]:
-    """As it was trained, and all else that its positions allow."""
+def _modes(bundle: Bundle, *, recurrent: bool) -> Iterator[EvaluationMode]:
+    """As in training, and in all other modes that its positions allow."""
     yield as_trained(bundle)
     if not recurrent:
-        yield sliding(bundle)
+        yield sliding_window(bundle)
     assert isinstance(bundle.model.config, XLConfig)
     if bundle.model.config.position_encoding.relative:
-        yield from (remembering(bundle, times * bundle.reading.segment) for times in MEMORIES)
+        yield from (with_memory(bundle, times * bundle.reading.segment) for times in MEMORIES)
 
 
 def name_of(row: Results) -> str:
@@ -90,29 +90,29 @@ def name_of(row: Results) -> str:
 
 
 def bits(row: Results) -> list[float]:
-    """Of the best way to read, for each seed."""
+    """Bits per byte in the best mode, for each seed."""
     return [one["best"] for one in row["seeds"]]
 
 
 COMPARED = (
-    ("Recurrence helps", (True, "xl", "full"), (False, "xl", "full")),
+    ("Segment recurrence helps", (True, "xl", "full"), (False, "xl", "full")),
     (
-        "With recurrence, the positions of Transformer-XL beat Shaw's",
+        "With recurrence, Transformer-XL's positional encoding is better than Shaw's",
         (True, "xl", "full"),
         (True, "shaw", "full"),
     ),
     (
-        "With recurrence, a loss on the whole segment beats one on its half",
+        "With recurrence, a loss on the whole segment is better than one on its second half",
         (True, "xl", "full"),
         (True, "xl", "half"),
     ),
     (
-        "Without recurrence, relative positions beat sinusoids",
+        "Without recurrence, relative positions are better than absolute sinusoids",
         (False, "xl", "half"),
         (False, "sinusoidal", "half"),
     ),
     (
-        "Without recurrence, relative positions beat Al-Rfou's",
+        "Without recurrence, relative positions are better than Al-Rfou's",
         (False, "xl", "half"),
         (False, "per-layer", "half"),
     ),
@@ -124,27 +124,27 @@ def tell(results: Results) -> list[Block]:
     by_name = {(row["recurrence"], row["encoding"], row["loss"]): bits(row) for row in rows}
     verdicts = [_verdict(f"{claim}.", by_name[left], by_name[right]) for claim, left, right in COMPARED]
     ours, published_order = [mean(bits(row)) for row in rows], [row["best"] for row in theirs["rows"]]
-    same, pairs = pairs_in_order(ours, published_order)
+    same, pairs = concordant_pairs(ours, published_order)
     first = min(range(len(ours)), key=ours.__getitem__)
     return [
-        "Transformer-XL changed three things at once: it carries a memory over the seam between segments "
-        "(recurrence), it tells positions by distance (xl), and it learns from every token of a segment, not from "
-        "its second half only. The published table takes them away one by one. Here are the same nine models, small, "
-        f"each with the same shape and the same {size['tokens']:,} training tokens, {_tuning(rows)}; each read in the "
-        "best way that it allows, chosen on validation text.",
+        "Transformer-XL changed three things at once: it carries a memory from segment to segment (recurrence), its "
+        "positional encoding is relative (xl), and its loss is on every token of a segment, not only on the second "
+        "half. The published table removes them one by one. Here are the same nine models at small scale, "
+        f"each with the same shape and the same {size['tokens']:,} training tokens, {_tuning(rows)}; each is evaluated "
+        "in the best mode that it allows, chosen on the validation split.",
         *verdicts,
         Verdict(
-            "The nine rows stand in the published order.",
+            "The nine rows are in the published order.",
             same == pairs,
-            f"{same} of {pairs} pairs of rows stand in the same order; the lowest here is “{name_of(rows[first])}”",
+            f"{same} of {pairs} pairs of rows are in the same order; the lowest here is “{name_of(rows[first])}”",
         ),
         Table(
             [
                 "model",
                 "bits per byte",
                 "as trained",
-                "read best by",
-                "tuned to",
+                "best mode",
+                "optimizer, learning rate",
                 f"published {theirs['unit']}",
                 "parameters",
             ],
@@ -158,28 +158,28 @@ def tell(results: Results) -> list[Block]:
 def _tuning(rows: Sequence[Results]) -> str:
     tries = len(rows[0]["tries"])
     return (
-        f"each with the best of {tries} settings of the optimizer"
+        f"each with the best of {tries} optimizer settings"
         if tries
-        else "with one optimizer and rate for all"
+        else "with one optimizer and learning rate for all"
     )
 
 
 def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdict:
     saved = mean(right) - mean(left)
     change = f"{abs(saved):.3f} {'saved' if saved > 0 else 'lost'}"
-    because = f"{said(left)} against {said(right)} bits per byte, {change}; {with_seeds(left)}"
+    because = f"{plus_minus(left)} against {plus_minus(right)} bits per byte, {change}; {seed_count(left)}"
     return Verdict(claim, fewer_bits(left, right), because)
 
 
 def _line(row: Results, theirs: Results) -> list[str]:
-    ways = sorted({f"{one['way']} ({one['attention']} keys)" for one in row["seeds"]})
+    modes = sorted({f"{one['way']} ({one['attention']} keys)" for one in row["seeds"]})
     far = f" @ {theirs['attention']}" if theirs["attention"] else ""
-    initial = said([one["initial"] for one in row["seeds"]])
+    initial = plus_minus([one["initial"] for one in row["seeds"]])
     return [
         name_of(row),
-        said(bits(row)),
+        plus_minus(bits(row)),
         initial,
-        ", ".join(ways),
+        ", ".join(modes),
         f"{row['optimizer']}, {row['learning_rate']:g}",
         f"{theirs['best']:.2f}{far}",
         f"{row['parameters']:,}",
@@ -205,14 +205,14 @@ def draw(results: Results) -> list[Picture]:
     right.plot([row["best"] for row in theirs], places, "o", color=COLOURS[1])
     right.set(title="published", xlabel="perplexity", yticks=places, yticklabels=[])
     caption = (
-        "The nine rows: ours in bits per byte with the range of seeds, the published ones in perplexity."
+        "The nine rows: ours in bits per byte with the range over seeds, the published ones in perplexity."
     )
     return [Picture("ablation", f"{caption} Lower is better.", figure)]
 
 
 EXPERIMENT = Experiment(
     name="ablation",
-    claim="Each of recurrence, relative positions and a loss on the whole segment makes the model better.",
+    claim="Segment recurrence, relative positions and a loss on the whole segment each make the model better.",
     measure=measure,
     tell=tell,
     draw=draw,

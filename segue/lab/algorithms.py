@@ -1,8 +1,8 @@
-"""Copying, reversing, parity and addition: learned up to a length, tested up to four times that.
+"""Algorithmic tasks (copy, reverse, parity, addition): trained up to a length, tested up to four times that length.
 
-A question, an equals sign, the answer, a full stop, read as one text; only the answer is learned. An answer counts if
-all of it is right. Without memory a question and its answer are one segment; with memory they are read a few tokens at
-a time, and what lies before is seen only as memory. Letters: B lanes, T tokens.
+A text is a question, an equals sign, the answer and a full stop; the loss is on the answer only. An answer is right if
+all of its symbols are. Without memory the whole text is one segment; with memory it is read a few tokens at a time,
+and earlier tokens are visible only through memory. Letters: B lanes, T tokens.
 """
 
 import random
@@ -13,59 +13,59 @@ import torch
 from torch import Tensor
 
 from segue.config import Reach, RecurrentConfig, XLConfig
+from segue.lab.cache import cached
 from segue.lab.drawing import canvas
-from segue.lab.exercise import brief, exercise
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kept import kept
-from segue.lab.spread import lower, mean, said
+from segue.lab.statistics import always_lower, mean, plus_minus
+from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.footprint import parameters
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.text.tasks import SIZED
 
 VOCAB, WIDTH, LANES, SEGMENT = 128, 64, 64, 8
-TRAINED, TIMES = 5, (0.5, 1, 1.5, 2, 3, 4)
-LENGTHS = [int(times * TRAINED) for times in TIMES]
-FAR = 3 * LENGTHS[-1] + 4
-"""Tokens of the longest text: a sum of two numbers, and its answer."""
+TRAINED_LENGTH, LENGTH_FACTORS = 5, (0.5, 1, 1.5, 2, 3, 4)
+LENGTHS = [int(times * TRAINED_LENGTH) for times in LENGTH_FACTORS]
+LONGEST_TEXT = 3 * LENGTHS[-1] + 4
+"""Tokens of the longest text: an addition of two numbers with its answer."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """A model, and how it reads."""
+class ModelSetup:
+    """A model's config and how it reads."""
 
     config: XLConfig | RecurrentConfig
-    segment: int  # 0: all at once
+    segment: int  # 0: the whole text is one segment
     memory: int
 
 
-def _transformer(encoding: str, *, memory: bool) -> Way:
+def _transformer(encoding: str, *, memory: bool) -> ModelSetup:
     shape = {"vocab": VOCAB, "width": WIDTH, "layers": 2, "heads": 4, "encoding": encoding}
     if encoding == "learned":
-        shape["max_positions"] = FAR
-    return Way(XLConfig.model_validate(shape), SEGMENT if memory else 0, FAR if memory else 0)
+        shape["max_positions"] = LONGEST_TEXT
+    return ModelSetup(XLConfig.model_validate(shape), SEGMENT if memory else 0, LONGEST_TEXT if memory else 0)
 
 
-WAYS: dict[str, Way] = {
+MODELS: dict[str, ModelSetup] = {
     "sinusoidal": _transformer("sinusoidal", memory=False),
     "learned": _transformer("learned", memory=False),
     "relative": _transformer("xl", memory=False),
     "sinusoidal, memory": _transformer("sinusoidal", memory=True),
     "learned, memory": _transformer("learned", memory=True),
     "relative, memory": _transformer("xl", memory=True),
-    "LSTM": Way(RecurrentConfig(vocab=VOCAB, width=80, layers=2), 0, 1),
+    "LSTM": ModelSetup(RecurrentConfig(vocab=VOCAB, width=80, layers=2), 0, 1),
 }
 
 SHARES = ("whole", "symbols")
-"""Of answers: right from beginning to end, and symbol by symbol."""
+"""Accuracy by whole answers, and by symbols."""
 
 QUICK = (("copy",), ("sinusoidal", "relative", "relative, memory", "LSTM"))
 
 
 def measure(setting: Setting) -> Results:
-    tasks, names = QUICK if setting.quick else (tuple(SIZED), tuple(WAYS))
+    tasks, names = QUICK if setting.quick else (tuple(SIZED), tuple(MODELS))
     steps, tested = (300, 50) if setting.quick else (1000, 200)
-    found = {
+    accuracies = {
         task: {
             name: [_learned(setting, name, task, steps, tested, seed) for seed in setting.seeds]
             for name in names
@@ -73,48 +73,57 @@ def measure(setting: Setting) -> Results:
         for task in tasks
     }
     return {
-        "trained": TRAINED,
+        "trained": TRAINED_LENGTH,
         "lengths": LENGTHS,
         "steps": steps,
         "lanes": LANES,
         "tested": tested,
         "segment": SEGMENT,
-        "parameters": {name: parameters(WAYS[name].config) for name in names},
-        "right": found,
+        "parameters": {name: parameters(MODELS[name].config) for name in names},
+        "right": accuracies,
     }
 
 
 def _learned(setting: Setting, name: str, task: str, steps: int, tested: int, seed: int) -> Results:
-    """By length, the shares of answers that one model gets right."""
-    way = WAYS[name]
+    """The accuracies of one trained model by length."""
+    setup = MODELS[name]
 
     def shares() -> Results:
-        model = _trained(setting, way, task, steps, seed, f"{name} to {task}, seed {seed}")
-        both = [right(way, model, task, length, tested) for length in LENGTHS]
+        model = _trained(setting, setup, task, steps, seed, f"{name} to {task}, seed {seed}")
+        both = [accuracy(setup, model, task, length, tested) for length in LENGTHS]
         return dict(zip(SHARES, zip(*both, strict=True), strict=True))
 
-    shape = [way.config.model_dump(mode="json"), way.segment, way.memory, LANES, TRAINED, LENGTHS]
-    what = {
+    shape = [
+        setup.config.model_dump(mode="json"),
+        setup.segment,
+        setup.memory,
+        LANES,
+        TRAINED_LENGTH,
+        LENGTHS,
+    ]
+    inputs = {
         "task": task,
         "steps": steps,
         "tested": tested,
         "seed": seed,
         "way": shape,
     }
-    return dict(kept(setting, __name__, what, shares))
+    return dict(cached(setting, __name__, inputs, shares))
 
 
-def _trained(setting: Setting, way: Way, task: str, steps: int, seed: int, told: str) -> LanguageModel:
+def _trained(
+    setting: Setting, setup: ModelSetup, task: str, steps: int, seed: int, label: str
+) -> LanguageModel:
     torch.manual_seed(seed)
-    model, draw = build_language_model(way.config), random.Random(f"{task} {seed}")  # noqa: S311
+    model, draw = build_language_model(setup.config), random.Random(f"{task} {seed}")  # noqa: S311
 
     def loss(_step: int) -> Tensor:
-        texts = [question(draw, task, draw.randint(1, TRAINED)) for _ in range(LANES)]
-        tokens, targets, answers, lengths = together(texts)
-        hidden = read(way, model, tokens, lengths)
+        texts = [question(draw, task, draw.randint(1, TRAINED_LENGTH)) for _ in range(LANES)]
+        tokens, targets, answers, lengths = padded_batch(texts)
+        hidden = read(setup, model, tokens, lengths)
         return model.nats(hidden[answers], targets[answers]).mean()
 
-    exercise(model, brief(steps, 1e-2), loss, told=told, report=setting.report)
+    optimize(model, short_schedule(steps, 1e-2), loss, label=label, report=setting.report)
     return model.eval()
 
 
@@ -123,8 +132,8 @@ def question(draw: random.Random, task: str, length: int) -> tuple[bytes, bytes]
     return asked + b"=", answer + b"."
 
 
-def together(texts: Sequence[tuple[bytes, bytes]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens and targets (B, T), which targets are answers (B, T), and how many tokens each lane has (B,)."""
+def padded_batch(texts: Sequence[tuple[bytes, bytes]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A padded batch: tokens and targets (B, T), a mask of the answers (B, T), and the lengths (B,)."""
     lengths = torch.tensor([len(asked) + len(answer) - 1 for asked, answer in texts])
     tokens = torch.zeros(len(texts), int(lengths.max()) + 1, dtype=torch.int64)
     answers = torch.zeros(len(texts), int(lengths.max()), dtype=torch.bool)
@@ -134,13 +143,13 @@ def together(texts: Sequence[tuple[bytes, bytes]]) -> tuple[Tensor, Tensor, Tens
     return tokens[:, :-1], tokens[:, 1:], answers, lengths
 
 
-def read(way: Way, model: LanguageModel, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, C) Hidden states of texts that begin anew, in segments if the way says so."""
-    memory = model.start(lanes=len(tokens), reach=Reach(memory=way.memory))
+def read(setup: ModelSetup, model: LanguageModel, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """(B, T, C) Hidden states of a batch of texts, read in segments if the setup says so."""
+    memory = model.start(lanes=len(tokens), reach=Reach(memory=setup.memory))
     hidden = []
-    for begin, piece in _pieces(tokens, way.segment or tokens.size(1)):
-        here = (lengths - begin).clamp(0, piece.size(1))
-        states, memory = model(piece, memory, lengths=here)
+    for begin, piece in _pieces(tokens, setup.segment or tokens.size(1)):
+        valid = (lengths - begin).clamp(0, piece.size(1))
+        states, memory = model(piece, memory, lengths=valid)
         hidden.append(states)
     return torch.cat(hidden, dim=1)
 
@@ -150,49 +159,51 @@ def _pieces(tokens: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
 
 
 @torch.no_grad()
-def right(way: Way, model: LanguageModel, task: str, length: int, count: int) -> tuple[float, float]:
-    """Of questions of that length, the share of whole answers that are the likeliest, and of their symbols."""
+def accuracy(
+    setup: ModelSetup, model: LanguageModel, task: str, length: int, count: int
+) -> tuple[float, float]:
+    """Accuracy of greedy prediction on questions of that length: of whole answers, and of their symbols."""
     draw = random.Random(f"test {task} {length}")  # noqa: S311 (the same questions for all)
-    tokens, targets, answers, lengths = together([question(draw, task, length) for _ in range(count)])
-    likeliest = model.logprobs(read(way, model, tokens, lengths)).argmax(dim=-1)
+    tokens, targets, answers, lengths = padded_batch([question(draw, task, length) for _ in range(count)])
+    likeliest = model.logprobs(read(setup, model, tokens, lengths)).argmax(dim=-1)
     same = likeliest == targets
     return float((same | ~answers).all(dim=1).double().mean()), float(same[answers].double().mean())
 
 
 def tell(results: Results) -> list[Block]:
-    found, lengths, trained = results["right"], results["lengths"], results["trained"]
+    accuracies, lengths, trained = results["right"], results["lengths"], results["trained"]
     within, last = lengths.index(trained), len(lengths) - 1
-    tasks, beyond = list(found), range(within + 1, len(lengths))
+    tasks, beyond = list(accuracies), range(within + 1, len(lengths))
 
     def at(name: str, places: Sequence[int], what: str = "whole") -> list[float]:
-        """Of each seed, the mean share over all tasks."""
-        seeds = zip(*(found[task][name] for task in tasks), strict=True)
+        """The mean accuracy over all tasks, for each seed."""
+        seeds = zip(*(accuracies[task][name] for task in tasks), strict=True)
         return [mean([one[what][place] for one in group for place in places]) for group in seeds]
 
-    names = list(found[tasks[0]])
+    names = list(accuracies[tasks[0]])
     learned = [name for name in names if mean(at(name, [within])) > 0.5]
     far, near = (at(name, beyond, "symbols") for name in ("relative", "sinusoidal"))
     memory, once = (at(name, [within]) for name in ("relative, memory", "relative"))
     return [
-        "An algorithm that is understood works at any length. Each model learns a task on questions of up to "
-        f"{trained} symbols, {results['steps']} steps of {results['lanes']} questions, and is then asked longer ones. "
-        "Absolute positions beyond the trained ones were never seen; distances beyond them neither. Parity is told "
-        "after every bit, and sums are written column by column, so that each symbol of an answer needs little work.",
+        "A model that has learned an algorithm can apply it at any length. Each model is trained on questions of up to "
+        f"{trained} symbols, for {results['steps']} steps of {results['lanes']} questions, and tested on longer ones. "
+        "Neither absolute positions nor distances beyond the trained length occur in training. Parity is written "
+        "after every bit, and sums column by column, so that each symbol of an answer needs little computation.",
         Verdict(
-            "Models that answer questions of the trained length also answer those four times as long.",
+            "Models that answer questions of the trained length also answer questions four times as long.",
             bool(learned) and all(mean(at(name, [last])) > 0.5 for name in learned),
-            f"at {trained} symbols {_shares({name: at(name, [within]) for name in names})} of the answers are right; "
-            f"at {lengths[last]}, {_shares({name: at(name, [last]) for name in names})}",
+            f"right answers at {trained} symbols: {_shares({name: at(name, [within]) for name in names})}; "
+            f"at {lengths[last]}: {_shares({name: at(name, [last]) for name in names})}",
         ),
         Verdict(
-            "Relative positions carry farther than sinusoids.",
-            {"relative", "sinusoidal"} <= set(learned) and lower(near, far),
+            "Relative positions extrapolate farther than absolute sinusoids.",
+            {"relative", "sinusoidal"} <= set(learned) and always_lower(near, far),
             f"beyond {trained} symbols {percent(far)} of the symbols are right with relative positions, "
             f"{percent(near)} with sinusoids; {_shares({name: at(name, beyond, 'symbols') for name in names})}",
         ),
         Verdict(
-            f"Read {results['segment']} tokens at a time with memory, relative positions do as well within the trained "
-            "length as read at once.",
+            f"Within the trained length, relative positions are as accurate when read {results['segment']} tokens at a "
+            "time with memory as when read in one segment.",
             mean(memory) > 0.5 and mean(memory) > mean(once) - 0.05,
             f"{percent(memory)} of the answers of {trained} symbols against {percent(once)}",
         ),
@@ -201,11 +212,11 @@ def tell(results: Results) -> list[Block]:
 
 
 def percent(shares: Sequence[float]) -> str:
-    return f"{said([100 * share for share in shares], 0)} %"
+    return f"{plus_minus([100 * share for share in shares], 0)} %"
 
 
-def _shares(found: Mapping[str, Sequence[float]]) -> str:
-    return ", ".join(f"{name} {percent(shares)}" for name, shares in found.items())
+def _shares(by_name: Mapping[str, Sequence[float]]) -> str:
+    return ", ".join(f"{name} {percent(shares)}" for name, shares in by_name.items())
 
 
 def _table(results: Results, task: str) -> Table:
@@ -220,14 +231,14 @@ def _table(results: Results, task: str) -> Table:
     return Table(
         ["model", *(f"{length}" for length in results["lengths"]), "parameters"],
         rows,
-        f"{task.capitalize()}: per cent of {results['tested']} whole answers (and of their symbols) that are right, by "
-        f"length (trained up to {results['trained']}); mean of seeds, ± half the range of whole answers.",
+        f"{task.capitalize()}: accuracy in per cent of {results['tested']} whole answers (and of their symbols), by "
+        f"length (trained up to {results['trained']}); mean of seeds, ± half the range for whole answers.",
     )
 
 
 def _both(seeds: Sequence[Results], place: int) -> str:
-    whole, symbols = ([100 * one[what][place] for one in seeds] for what in SHARES)
-    return f"{said(whole, 0)} ({mean(symbols):.0f})"
+    answers, symbols = ([100 * one[what][place] for one in seeds] for what in SHARES)
+    return f"{plus_minus(answers, 0)} ({mean(symbols):.0f})"
 
 
 def draw(results: Results) -> list[Picture]:
@@ -241,17 +252,15 @@ def draw(results: Results) -> list[Picture]:
                 results["lengths"], shares, "--" if "memory" in name else "-", marker="o", ms=3, label=name
             )
         axis.axvline(results["trained"], color="grey", linewidth=0.8, linestyle=":")
-        axis.set(title=f"{task}: {what}", xlabel="length", ylim=(-0.05, 1.05), ylabel="share that is right")
+        axis.set(title=f"{task}: {what}", xlabel="length", ylim=(-0.05, 1.05), ylabel="accuracy")
     axes[0].legend(fontsize="x-small")
-    caption = (
-        f"Right answers by length; the dotted line is the longest that was trained ({results['trained']})."
-    )
+    caption = f"Accuracy by length; the dotted line is the longest trained length ({results['trained']})."
     return [Picture("algorithms", caption, figure)]
 
 
 EXPERIMENT = Experiment(
     name="algorithms",
-    claim="Attention with relative positions can go on beyond the length it was trained on; absolute positions cannot.",
+    claim="Attention with relative positions generalizes beyond the trained length; absolute positions do not.",
     measure=measure,
     tell=tell,
     draw=draw,

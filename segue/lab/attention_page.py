@@ -1,4 +1,4 @@
-"""A page that shows where each token looks: every layer and head, in one file, without a network.
+"""An interactive HTML page of attention weights: every layer and head, in one file that needs no network.
 
 Letters: H heads, T queries, S keys.
 """
@@ -21,35 +21,40 @@ from segue.files import write_atomically
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The weights of one attention, with the words on both sides."""
+    """The weights of one attention layer, with the texts of its queries and keys."""
 
     name: str
     queries: Sequence[str]  # T
     keys: Sequence[str]  # S
     weights: Tensor  # (H, T, S)
-    held: int = 0  # keys that are memory
-    terms: Mapping[str, Tensor] = field(default_factory=dict)  # (H, T, S) what each alone would make of it
+    memory: int = 0  # the first so many keys are memory
+    terms: Mapping[str, Tensor] = field(default_factory=dict)  # (H, T, S) weights of each score term alone
 
 
 def attention_page(
-    title: str, told: str, views: Sequence[View], *, first: int = 0, chosen: int | None = None
+    title: str, subtitle: str, views: Sequence[View], *, first: int = 0, chosen: int | None = None
 ) -> str:
     """The page as HTML, opened at the `first` view and the `chosen` token (by default the last).
 
-    A weight is kept as one byte: 0 to 255 for nothing to all.
+    A weight from 0 to 1 is stored as one byte from 0 to 255.
     """
     if not views:
         raise InputError("there is no attention to show")
     chosen = len(views[first].queries) - 1 if chosen is None else chosen
-    data = {"told": told, "first": first, "chosen": chosen, "views": [_packed(view) for view in views]}
+    data = {
+        "subtitle": subtitle,
+        "first": first,
+        "chosen": chosen,
+        "views": [_packed(view) for view in views],
+    }
     template = files("segue.lab").joinpath("attention.html").read_text(encoding="utf-8")
     parts = {"__TITLE__": html.escape(title), "__DATA__": json_in_html(data)}
-    # In one pass: a text may hold a mark.
+    # In one pass: the data may contain a placeholder too.
     return re.sub("|".join(parts), lambda mark: parts[mark[0]], template)
 
 
 def json_in_html(data: object) -> str:
-    """JSON to stand inside a script element: the same values, without a character that HTML or JavaScript would read.
+    """JSON for a script element: the same values, with every character escaped that HTML or JavaScript would act on.
 
     `</script>` ends a script; `<!--` followed by `<script` hides its end; U+2028 and U+2029 end a line of JavaScript.
     """
@@ -63,13 +68,13 @@ def write_page(path: Path, page: str) -> None:
 
 def _packed(view: View) -> dict[str, object]:
     heads, queries, keys = view.weights.shape
-    assert (queries, keys) == (len(view.queries), len(view.keys)), "a word for every row and column"
+    assert (queries, keys) == (len(view.queries), len(view.keys)), "one text per row and column"
     return {
         "name": view.name,
         "queries": list(view.queries),
         "keys": list(view.keys),
         "heads": heads,
-        "held": view.held,
+        "memory": view.memory,
         "weights": _bytes(view.weights),
         "terms": [{"name": name, "weights": _bytes(term)} for name, term in view.terms.items()],
     }

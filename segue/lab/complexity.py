@@ -1,6 +1,6 @@
-"""How the cost of layers grows with length n, width d, kernel k, window r: time, products, memory, steps that wait.
+"""Complexity per layer in length n, width d, kernel k, window r: time, multiplications, memory, sequential operations.
 
-Time is the processor's, of one thread, so that others on the machine hardly disturb it. The rest is counted.
+Time is CPU time of one thread, so that other processes hardly disturb it. The rest is counted.
 """
 
 import math
@@ -14,26 +14,35 @@ import torch
 
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.layers import KERNEL, LAYERS, PATHS, REACHING, SHORT, WINDOW, Build, costs, waiting
+from segue.lab.layers import (
+    KERNEL,
+    LAYERS,
+    PATH_WINDOW,
+    PATHS,
+    REACHING,
+    WINDOW,
+    Build,
+    costs,
+    sequential_operations,
+)
 from segue.lab.published import published, source
 
-CLOSE = 0.35
-"""An exponent so near the published one counts as shown."""
+EXPONENT_TOLERANCE = 0.35
+"""An exponent that is nearer to the published one than this counts as shown."""
 
-
-FEW = (8, 16, 32, 64, 128)
-"""Lengths for which waiting and paths are found."""
+PATH_LENGTHS = (8, 16, 32, 64, 128)
+"""Lengths for which sequential operations and path lengths are computed."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is tried; the fit takes the upper half."""
+    """The sizes that are measured; exponents are fitted to the upper half."""
 
     lengths: tuple[int, ...]
     widths: tuple[int, ...]
     reaches: dict[str, tuple[int, ...]]  # kernels and windows
-    width: int  # where n grows
-    length: int  # where d grows
+    width: int  # while n grows
+    length: int  # while d grows
     repeats: int
 
 
@@ -53,8 +62,8 @@ FULL = Sizes(
     length=512,
     repeats=9,
 )
-NARROW, FARTHER = 64, 8
-"""Where kernel or window grows: the width, and how many times the longest of them the text is."""
+REACH_WIDTH, LENGTHS_PER_REACH = 64, 8
+"""While kernel or window grows: the width, and the length in multiples of the largest kernel or window."""
 
 
 class Case(NamedTuple):
@@ -64,7 +73,7 @@ class Case(NamedTuple):
 
 
 Axes = dict[str, dict[int, Case]]
-"""What grows, by its letter, and the case for each of its sizes."""
+"""The cases of each growing size, by its letter."""
 
 
 def _axes(name: str, sizes: Sizes) -> Axes:
@@ -75,8 +84,8 @@ def _axes(name: str, sizes: Sizes) -> Axes:
     }
     if name in REACHING:
         letter, reaching = REACHING[name]
-        far = FARTHER * max(sizes.reaches[letter])
-        axes[letter] = {reach: Case(reaching(reach), far, NARROW) for reach in sizes.reaches[letter]}
+        far = LENGTHS_PER_REACH * max(sizes.reaches[letter])
+        axes[letter] = {reach: Case(reaching(reach), far, REACH_WIDTH) for reach in sizes.reaches[letter]}
     return axes
 
 
@@ -88,14 +97,14 @@ def measure(setting: Setting) -> Results:
         times = _times(setting, axes, sizes.repeats)
     layers = {}
     for name in LAYERS:
-        found = {
-            letter: _grown(cases) | {"seconds": [times[name, letter, size] for size in cases]}
+        by_letter = {
+            letter: _counted(cases) | {"seconds": [times[name, letter, size] for size in cases]}
             for letter, cases in axes[name].items()
         }
         layers[name] = {
-            **found,
+            **by_letter,
             "exponents": {
-                what: {axis: _exponent(values["sizes"], values[what]) for axis, values in found.items()}
+                what: {axis: _exponent(values["sizes"], values[what]) for axis, values in by_letter.items()}
                 for what in ("seconds", "products", "kept", "largest")
             },
         }
@@ -106,10 +115,13 @@ def measure(setting: Setting) -> Results:
         "window": WINDOW,
         "repeats": sizes.repeats,
         "layers": layers,
-        "waiting": {name: [waiting(build, length) for length in FEW] for name, build in LAYERS.items()},
+        "waiting": {
+            name: [sequential_operations(build, length) for length in PATH_LENGTHS]
+            for name, build in LAYERS.items()
+        },
         "paths": {
-            "lengths": list(FEW),
-            **{name: [path(length) for length in FEW] for name, path in PATHS.items()},
+            "lengths": list(PATH_LENGTHS),
+            **{name: [path(length) for length in PATH_LENGTHS] for name, path in PATHS.items()},
         },
     }
 
@@ -125,33 +137,33 @@ def _one_thread() -> Iterator[None]:
 
 
 def _times(setting: Setting, layers: dict[str, Axes], repeats: int) -> dict[tuple[str, str, int], float]:
-    """The least of several, in rounds: what disturbs one disturbs all."""
+    """The shortest of several times, in interleaved rounds: a disturbance affects all cases."""
     works = {
         (name, letter, size): (case.build(case.width), torch.randn(case.length, case.width))
         for name, axes in layers.items()
         for letter, cases in axes.items()
         for size, case in cases.items()
     }
-    found = dict.fromkeys(works, math.inf)
+    shortest = dict.fromkeys(works, math.inf)
     with torch.no_grad():
         for turn in range(repeats + 1):  # the first warms up
             for key, (run, states) in works.items():
                 begin = time.process_time()
                 run(states)
                 took = time.process_time() - begin
-                found[key] = min(found[key], took if turn else math.inf)
+                shortest[key] = min(shortest[key], took if turn else math.inf)
             setting.report("timing layers", turn, repeats)
-    return found
+    return shortest
 
 
-def _grown(cases: dict[int, Case]) -> Results:
-    """What is counted at each of the sizes."""
-    found = [costs(*case) for case in cases.values()]
-    return {"sizes": list(cases), **{what: [one[what] for one in found] for what in found[0]}}
+def _counted(cases: dict[int, Case]) -> Results:
+    """The counted costs at each size."""
+    counts = [costs(*case) for case in cases.values()]
+    return {"sizes": list(cases), **{what: [one[what] for one in counts] for what in counts[0]}}
 
 
 def _exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The slope of a straight line through the upper half, both sides as logarithms."""
+    """The slope of the least-squares line through (log size, log value) of the upper half."""
     first = (len(sizes) - 1) // 2
     points = [
         (math.log(size), math.log(max(value, 1e-12))) for size, value in zip(sizes, values, strict=True)
@@ -162,7 +174,7 @@ def _exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
 
 
 def crossing(results: Results, what: str) -> dict[str, float | None]:
-    """The length from which attention costs more than a recurrent layer, interpolated; None if not that far."""
+    """The interpolated length from which self-attention costs more than recurrence; None beyond the measured ones."""
     one, other = (results["layers"][name]["n"] for name in ("self-attention", "recurrent"))
     ratios = [math.log(mine / theirs) for mine, theirs in zip(one[what], other[what], strict=True)]
     sizes = [math.log(size) for size in one["sizes"]]
@@ -174,36 +186,44 @@ def crossing(results: Results, what: str) -> dict[str, float | None]:
 
 
 def _crossed(results: Results, what: str) -> str:
-    found = crossing(results, what)
-    if found["at"] is not None:
-        return f"n = {found['at']:,.0f}"
-    return f"n above {found['above']:,}" if found["above"] else "no length that was tried"
+    length = crossing(results, what)
+    if length["at"] is not None:
+        return f"n = {length['at']:,.0f}"
+    return f"n above {length['above']:,}" if length["above"] else "no measured length"
 
 
 def tell(results: Results) -> list[Block]:
     layers, theirs = results["layers"], published("complexity")
-    linear, whole = (layers[name]["exponents"] for name in ("restricted attention", "self-attention"))
+    restricted, full = (layers[name]["exponents"] for name in ("restricted attention", "self-attention"))
     return [
-        "What a layer costs decides how long a text it can read. Self-attention compares every token with every "
-        "other: n² d. A recurrent layer multiplies each token by a matrix, n d², but every token must wait for the "
-        f"one before. A convolution sees {results['kernel']} tokens at once, and restricted attention the last "
-        f"{results['window']}: both grow with n alone, but need many layers for what is far apart. Below, the "
-        "exponents that fit what was measured.",
-        _growth(results, "products", "Products grow as published: n² d, n d², k n d², r n d."),
-        _growth(results, "seconds", "So does the time they take."),
+        "The cost of a layer limits the length of the text it can read. Self-attention compares every token with "
+        "every other: n² d. A recurrent layer multiplies each token by a matrix, n d², but each token must wait for "
+        f"the one before it. A convolution sees {results['kernel']} tokens at once, and restricted attention the last "
+        f"{results['window']}: both are linear in n, but need many layers to connect distant tokens. Below are the "
+        "exponents fitted to the measurements.",
+        _growth(results, "products", "Multiplications grow as published: n² d, n d², k n d², r n d."),
+        _growth(results, "seconds", "Time grows in the same way."),
         Verdict(
-            "Restricted attention is linear in the length, in products and in memory; full attention is not.",
-            _linear(linear) and not _linear(whole),
-            f"{_memory(linear)}; in full attention {_memory(whole)} (it is computed in windows, so that its memory "
+            "Restricted attention is linear in length, in multiplications and memory; full attention is not.",
+            _linear(restricted) and not _linear(full),
+            f"{_memory(restricted)}; in full attention {_memory(full)} (it is computed in blocks, so that its memory "
             "need not grow with n²; an exponent below 1.1 counts as linear)",
         ),
         _cheaper(results),
         Table(
-            ["layer", "published", "products", "time", "kept to learn", "must wait", "path"],
+            [
+                "layer",
+                "published",
+                "multiplications",
+                "time",
+                "saved for backward",
+                "sequential operations",
+                "path length",
+            ],
             [_line(results, name, row) for name, row in theirs["layers"].items()],
-            "Exponents fitted to the upper half of what was tried; operations that wait for each other, and layers "
-            "from the first token to the last (in the recurrent one, steps), found by following gradients back, at "
-            f"n = {results['paths']['lengths'][-1]} (windows of {SHORT} there). "
+            "Exponents fitted to the larger half of the sizes; sequential operations, and the maximum path length in "
+            "layers from the first token to the last (in steps of the recurrent layer), found by following gradients, "
+            f"at n = {results['paths']['lengths'][-1]} (windows of {PATH_WINDOW} there). "
             f"Published: {source(theirs['source'])}.",
         ),
     ]
@@ -217,42 +237,38 @@ def _linear(exponents: Results) -> bool:
 
 
 def _memory(exponents: Results) -> str:
-    products, largest, kept = (f"n^{exponents[what]['n']:.2f}" for what in LINEAR)
-    return (
-        f"products grow as {products}, the largest tensor as {largest}, what is kept for learning as {kept}"
-    )
+    products, largest, saved = (f"n^{exponents[what]['n']:.2f}" for what in LINEAR)
+    return f"multiplications grow as {products}, the largest tensor as {largest}, tensors saved for backward as {saved}"
 
 
 def _growth(results: Results, what: str, claim: str) -> Verdict:
     theirs = published("complexity")["layers"]
-    found = {name: results["layers"][name]["exponents"][what] for name in theirs}
+    ours = {name: results["layers"][name]["exponents"][what] for name in theirs}
     near = all(
-        abs(power - theirs[name][letter]) < CLOSE
-        for name, powers in found.items()
+        abs(power - theirs[name][letter]) < EXPONENT_TOLERANCE
+        for name, powers in ours.items()
         for letter, power in powers.items()
     )
-    because = "; ".join(_fitted(name, exponents) for name, exponents in found.items())
+    because = "; ".join(f"{name} {_power(exponents)}" for name, exponents in ours.items())
     return Verdict(
-        claim, near, f"{because} (each exponent within {CLOSE} of the published one counts as shown)"
+        claim,
+        near,
+        f"{because} (each exponent within {EXPONENT_TOLERANCE} of the published one counts as shown)",
     )
 
 
 def _cheaper(results: Results) -> Verdict:
-    """At one length, the widths above it; at one width, the length from which it turns."""
+    """Compared at one length for all larger widths, and at one width by the length where the order changes."""
     mine, other = (results["layers"][name]["d"] for name in ("self-attention", "recurrent"))
     triples = zip(mine["sizes"], mine["products"], other["products"], strict=True)
     cheap = [less < more for width, less, more in triples if results["length"] < width]
     return Verdict(
         "Self-attention is cheaper than recurrence while n < d.",
         bool(cheap) and all(cheap),
-        f"with n = {results['length']} it takes fewer products at {sum(cheap)} of {len(cheap)} widths above n; at "
-        f"width {results['width']} it costs more products from {_crossed(results, 'products')} on, and more time from "
-        f"{_crossed(results, 'seconds')} on",
+        f"with n = {results['length']} it takes fewer multiplications at {sum(cheap)} of {len(cheap)} widths above n; "
+        f"at width {results['width']} it takes more multiplications from {_crossed(results, 'products')} on, and more "
+        f"time from {_crossed(results, 'seconds')} on",
     )
-
-
-def _fitted(name: str, exponents: Results) -> str:
-    return f"{name} {_power(exponents)}"
 
 
 def _power(exponents: Results) -> str:
@@ -260,14 +276,14 @@ def _power(exponents: Results) -> str:
 
 
 def _line(results: Results, name: str, row: Results) -> list[str]:
-    found, paths = results["layers"][name]["exponents"], results["paths"]
+    exponents, paths = results["layers"][name]["exponents"], results["paths"]
     path = f"{paths[name][-1]}"
     if name == "convolution":
         path += f" (dilated {paths['dilated convolution'][-1]})"
     return [
         name,
         row["said"],
-        *[_power(found[what]) for what in ("products", "seconds", "kept")],
+        *[_power(exponents[what]) for what in ("products", "seconds", "kept")],
         f"{results['waiting'][name][-1]} ({row['waiting']})",
         f"{path} ({row['path']})",
     ]
@@ -280,26 +296,26 @@ def draw(results: Results) -> list[Picture]:
         [
             ("n", "seconds", f"seconds, d = {results['width']}"),
             ("d", "seconds", f"seconds, n = {results['length']}"),
-            ("n", "kept", f"bytes kept to learn, d = {results['width']}"),
-            ("n", "products", f"products, d = {results['width']}"),
+            ("n", "kept", f"bytes saved for backward, d = {results['width']}"),
+            ("n", "products", f"multiplications, d = {results['width']}"),
         ],
         strict=True,
     ):
-        for name, found in results["layers"].items():
-            axis.loglog(found[grows]["sizes"], found[grows][what], "o-", label=name, markersize=4)
+        for name, layer in results["layers"].items():
+            axis.loglog(layer[grows]["sizes"], layer[grows][what], "o-", label=name, markersize=4)
         axis.set(xlabel=grows, ylabel=label)
         sizes = next(iter(results["layers"].values()))[grows]["sizes"]
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes[0].legend(fontsize="small")
-    caption = "Time, memory kept for the backward pass, and products, as length and width grow."
+    caption = "Time, memory saved for the backward pass, and multiplications, by length and width."
     return [Picture("complexity", caption, figure)]
 
 
 EXPERIMENT = Experiment(
     name="complexity",
-    claim="Self-attention costs n² d, recurrence n d² one step after the other, convolution k n d², attention "
-    "restricted to a window r n d; any two tokens are one step apart in self-attention alone.",
+    claim="Self-attention costs n² d, recurrence n d² in n sequential steps, convolution k n d², attention "
+    "restricted to a window r n d; only in self-attention is the path between any two tokens one step.",
     measure=measure,
     tell=tell,
     draw=draw,

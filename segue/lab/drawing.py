@@ -1,6 +1,6 @@
-"""Figures that fit a light and a dark page: drawn once, in colours that a page may exchange.
+"""matplotlib figures for light and dark pages: drawn once, in colours that the page's style replaces.
 
-matplotlib is the extra `viz`; this is the one file that asks whether it is there.
+matplotlib is in the extra `viz`; this is the one file that checks whether it is installed.
 """
 
 import io
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, LINE = "#1d1f24", "#c8c7c1"
-"""Of letters and of grids, on paper. In a page they become its own `--ink` and `--line`."""
+"""Colours of text and of grid lines. In a page they become the CSS variables `--ink` and `--line`."""
 
 COLOURS = ("#3b82c4", "#d9702b", "#3f9d6b", "#b5568f", "#8b7cc8", "#a38a2e", "#7b8794")
-"""Told apart on light and dark, and by those who do not see red and green."""
+"""Line colours, distinct on light and dark backgrounds and with red-green colour blindness."""
 
 HEAT = "viridis"
 
@@ -48,7 +48,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def check_matplotlib() -> None:
-    """Say so before anything is measured."""
+    """Raise an error if matplotlib is not installed: before anything is measured."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -57,7 +57,7 @@ def check_matplotlib() -> None:
 
 @contextmanager
 def style(name: str = "segue") -> Iterator[None]:
-    """What is drawn in here looks alike; `name` keeps the marks of one figure apart from another's in one page."""
+    """The style of all figures; `name` makes the ids inside an SVG unique, so that several fit in one page."""
     check_matplotlib()
     import matplotlib as mpl
     from cycler import cycler
@@ -78,7 +78,7 @@ def canvas(
 
 
 def plain_ticks(axis: "Axes", ticks: Sequence[float]) -> None:
-    """A logarithmic scale from bottom to top with these numbers written out, of those that lie inside."""
+    """A logarithmic y axis labelled with those of the given ticks that are in its range."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     inside = [tick for tick in ticks if low <= tick <= high]
@@ -87,21 +87,23 @@ def plain_ticks(axis: "Axes", ticks: Sequence[float]) -> None:
 
 
 def inline(picture: Picture) -> str:
-    """The figure as SVG to stand in a page, in the page's colours."""
+    """The figure as SVG for an HTML page, in the page's colours."""
     with style(picture.name):
         text = _saved(picture, "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     used = set(re.findall(r"#([\w-]+)", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    widest = f' style="max-width: {100 * picture.figure.get_figwidth():.0f}px"'  # letters no larger than the page's
+    widest = (
+        f' style="max-width: {100 * picture.figure.get_figwidth():.0f}px"'  # text no larger than the page's
+    )
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', rf"\1{widest}", text, count=1)
     return text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
 
 
 def save(picture: Picture, folder: Path) -> list[Path]:
-    """The figure as PNG and SVG files, on white paper."""
+    """Save the figure as PNG and SVG files, on a white background."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with style(picture.name):
@@ -114,6 +116,6 @@ def save(picture: Picture, folder: Path) -> list[Path]:
 
 def _saved(picture: Picture, kind: str, **more: Any) -> bytes:
     memory = io.BytesIO()
-    dated = {"Date": None} if kind == "svg" else {}  # the same figure is the same file
+    dated = {"Date": None} if kind == "svg" else {}  # without a date, the same figure gives the same file
     picture.figure.savefig(memory, format=kind, dpi=144, metadata=dated, **more)
     return memory.getvalue()

@@ -1,7 +1,7 @@
-"""What an experiment is: a claim, a measurement that returns plain values, and how they are told and drawn.
+"""What an experiment is: a claim, a measurement that returns plain values, and how to report and draw them.
 
-One file for each, named as in `TITLES`, with an `EXPERIMENT` in it; `docs/lab.md` shows how to add one.
-Nothing here imports torch or matplotlib: the command line lists experiments without waiting for them.
+Each experiment is one file, named as in `TITLES`, with an `EXPERIMENT` in it; `docs/lab.md` shows how to add one.
+Nothing here imports torch or matplotlib, so that the command line lists experiments at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
     from segue.text.corpus import Corpus, Stream
 
 TITLES = {
-    "speed": "Reading on against sliding by one: what one token costs",
-    "ablation": "What recurrence, relative positions and the loss are worth",
-    "extrapolation": "Reading farther than in training",
-    "fragmentation": "What a seam costs",
-    "confusion": "Why positions must be relative",
-    "recl": "How much context each kind of model makes use of",
-    "complexity": "How the cost of layers grows",
-    "gradients": "How far back gradients reach",
-    "positions": "What the sinusoids look like",
-    "attention": "Where a trained model looks",
-    "parts": "What each part of a Transformer is worth",
-    "algorithms": "Copying, reversing, counting and adding beyond the trained length",
-    "adaptation": "Learning while reading: dynamic evaluation and the neural cache",
-    "results": "Our figures in the published tables",
+    "speed": "Evaluation speed: segment recurrence against a sliding window",
+    "ablation": "Ablation: recurrence, relative positional encoding, loss",
+    "extrapolation": "Length extrapolation: a longer memory than in training",
+    "fragmentation": "Context fragmentation: the loss after a segment boundary",
+    "confusion": "Temporal confusion: why memory needs relative positions",
+    "recl": "Relative effective context length (RECL) by architecture",
+    "complexity": "Complexity per layer: time, memory, sequential operations, path length",
+    "gradients": "Vanishing gradients: the gradient norm by distance",
+    "positions": "Sinusoidal positional encodings",
+    "attention": "Attention weights of a trained model",
+    "parts": "Ablation of the parts of a Transformer",
+    "algorithms": "Algorithmic tasks beyond the trained length: copy, reverse, parity, addition",
+    "adaptation": "Adaptation at test time: dynamic evaluation and the neural cache",
+    "results": "Our results in the published tables",
 }
 """Every experiment, in the order of the page."""
 
 Results = dict[str, Any]
-"""What JSON can hold, and nothing else."""
+"""Plain values that JSON can hold."""
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """On what, where to, how thoroughly."""
+    """The data, the output folder, the seed, and whether to run the quick version."""
 
     data: Path  # a prepared corpus
     output: Path  # results, pictures, trained models
     quick: bool = False
     seed: int = 0
-    runs: tuple[Path, ...] = ()  # trained by others, to be measured too
+    runs: tuple[Path, ...] = ()  # runs of `segue train` to be measured too
     report: Report = field(default=silent)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of repeated trainings: three for a spread, one where it must be quick."""
+        """Seeds of repeated training: three, or one in the quick version."""
         return (self.seed,) if self.quick else (self.seed, self.seed + 1, self.seed + 2)
 
     @cached_property
@@ -66,8 +66,8 @@ class Setting:
     def stream(self, split: str) -> "Stream":
         return self.corpus.stream(split)
 
-    def told(self) -> Results:
-        """What decides the results, as they say it of themselves."""
+    def summary(self) -> Results:
+        """What the record says of the setting: all of it that influences the results."""
         header = self.corpus.header
         return {
             "quick": self.quick,
@@ -78,7 +78,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words and figures, already formatted."""
+    """Rows of formatted cells."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -90,7 +90,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim shows in what was measured. Computed, never typed."""
+    """Whether a claim holds in the measured values. Always computed, never typed."""
 
     claim: str
     shown: bool
@@ -98,12 +98,12 @@ class Verdict:
 
 
 Block = str | Table | Verdict
-"""What a telling is made of; a string is a paragraph."""
+"""A part of the report; a string is a paragraph."""
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure with its name as a file and what it shows."""
+    """A figure with its file name and its caption."""
 
     name: str
     caption: str
@@ -112,15 +112,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A claim, and how to find out."""
+    """A claim, and how to measure, report and draw it."""
 
     name: str
     claim: str  # as the papers make it, in plain words
     measure: Callable[[Setting], Results]
     tell: Callable[[Results], Sequence[Block]]
     draw: Callable[[Results], Sequence[Picture]]
-    version: int = 1  # of what the results mean: those of another one do not stand beside today's unremarked
-    lasting: bool = True  # else it is measured every time, since it depends on more than its setting
+    version: int = 1  # raised when results change their meaning: the page marks records of another version
+    cacheable: bool = True  # False: measured every time, since it depends on more than its setting
 
     @property
     def title(self) -> str:
@@ -131,6 +131,6 @@ def experiment(name: str) -> Experiment:
     """The experiment of that name, imported now."""
     if name not in TITLES:
         raise InputError(f"there is no experiment '{name}'; there are {', '.join(TITLES)}, or all")
-    found = import_module(f"segue.lab.{name}").EXPERIMENT
-    assert isinstance(found, Experiment)
-    return found
+    chosen = import_module(f"segue.lab.{name}").EXPERIMENT
+    assert isinstance(chosen, Experiment)
+    return chosen

@@ -1,13 +1,14 @@
-"""Reading farther than in training: bits per byte against how far a token can see.
+"""Length extrapolation: bits per byte by the context length at evaluation.
 
-Relative encodings read with a longer memory, absolute ones with a longer segment. Learned tables of places end.
+Relative encodings are evaluated with a longer memory, absolute ones with a longer segment. Learned positions are left
+out: their table ends.
 """
 
 from segue.config import ENCODINGS, Reach, Reading
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.spread import fewer_bits, mean, said, with_seeds
-from segue.lab.trained import Way, budget, recipe_for, remembering, score, scored_tokens, trained
+from segue.lab.statistics import fewer_bits, mean, plus_minus, seed_count
+from segue.lab.trained import EvaluationMode, budget, recipe_for, score, scored_tokens, trained, with_memory
 from segue.lab.tuning import tuned
 
 SIDES = {
@@ -15,9 +16,9 @@ SIDES = {
     "shaw": "Shaw, trained with memory",
     "sinusoidal": "sinusoids, isolated segments",
 }
-CLAIMS = {"shaw": "Shaw's positions", "sinusoidal": "Sinusoids of absolute places"}
-TIMES = (1, 2, 4, 8, 16)
-"""The lengths that are read, in lengths seen in training."""
+CLAIMS = {"shaw": "Shaw's relative positions", "sinusoidal": "Absolute sinusoids"}
+LENGTH_FACTORS = (1, 2, 4, 8, 16)
+"""The context lengths at evaluation, in multiples of the longest one in training."""
 
 
 def measure(setting: Setting) -> Results:
@@ -27,49 +28,60 @@ def measure(setting: Setting) -> Results:
 
 def _side(setting: Setting, encoding: str) -> Results:
     segment, relative = budget(setting).segment, ENCODINGS[encoding].relative
-    seen = 2 * segment if relative else segment  # the most that a token saw in training
-    found = []
+    longest = 2 * segment if relative else segment  # the longest context in training
+    bits = []
     recipe = recipe_for(setting, seed=setting.seed, encoding=encoding, memory=segment if relative else 0)
     best = tuned(setting, recipe, SIDES[encoding])
     for seed in setting.seeds:
         bundle = trained(setting, best.seeded(seed), f"{SIDES[encoding]}, seed {seed}")
-        ways = [remembering(bundle, times * seen) if relative else _longer(times * seen) for times in TIMES]
-        told = f"farther, {encoding}"
-        found.append([score(setting, bundle, way, told=told).bits_per_byte for way in ways])
-    return {**best.told(), "trained": seen, "lengths": [times * seen for times in TIMES], "bits": found}
+        modes = [
+            with_memory(bundle, times * longest) if relative else _longer(times * longest)
+            for times in LENGTH_FACTORS
+        ]
+        label = f"longer context, {encoding}"
+        bits.append([score(setting, bundle, mode, label=label).bits_per_byte for mode in modes])
+    return {
+        **best.summary(),
+        "trained": longest,
+        "lengths": [times * longest for times in LENGTH_FACTORS],
+        "bits": bits,
+    }
 
 
-def _longer(segment: int) -> Way:
-    """Isolated segments longer than those of training."""
+def _longer(segment: int) -> EvaluationMode:
+    """Isolated segments, longer than in training."""
     reading = Reading(segment=segment, reach=Reach(memory=0, positions="restart"))
-    return Way(f"segments of {segment}", reading, segment)
+    return EvaluationMode(f"segments of {segment}", reading, segment)
 
 
 def gains(side: Results) -> tuple[list[float], list[float], int]:
-    """For each seed the bits at the trained length, those at the best longer one, and which that is."""
-    means = [mean([one[place] for one in side["bits"]]) for place in range(len(TIMES))]
-    best = min(range(1, len(TIMES)), key=means.__getitem__)
+    """Bits of each seed at the trained length and at the best longer length, and that length."""
+    means = [mean([one[place] for one in side["bits"]]) for place in range(len(LENGTH_FACTORS))]
+    best = min(range(1, len(LENGTH_FACTORS)), key=means.__getitem__)
     return [one[0] for one in side["bits"]], [one[best] for one in side["bits"]], side["lengths"][best]
 
 
 def tell(results: Results) -> list[Block]:
     return [
-        "A model that was trained to see so many tokens may be asked to see more. What it makes of distances "
-        f"that it never met depends on how it knows them. Each model here was trained on {results['tokens']:,} "
-        f"tokens with the same budget, and then read the same text with up to {TIMES[-1]} times the length "
-        "that it saw in training: the relative ones with a longer memory, the absolute one with longer "
-        "segments, since its places restart there.",
+        "A model may be evaluated with a longer context than in training. Whether that helps depends on its "
+        f"positional encoding. Each model here was trained on {results['tokens']:,} "
+        f"tokens with the same budget, and then evaluated with up to {LENGTH_FACTORS[-1]} times the context "
+        "length of training: relative encodings with a longer memory, the absolute one with longer "
+        "segments, since its positions restart in each.",
         *(_verdict(encoding, side) for encoding, side in results["sides"].items()),
         Table(
-            ["positions", *(f"{times} ×" for times in TIMES)],
+            ["positions", *(f"{times} ×" for times in LENGTH_FACTORS)],
             [
                 [
                     SIDES[encoding],
-                    *(said([one[place] for one in side["bits"]]) for place in range(len(TIMES))),
+                    *(
+                        plus_minus([one[place] for one in side["bits"]])
+                        for place in range(len(LENGTH_FACTORS))
+                    ),
                 ]
                 for encoding, side in results["sides"].items()
             ],
-            f"Bits per byte of {results['scored']:,} test tokens, by the length read in lengths of training: "
+            f"Bits per byte of {results['scored']:,} test tokens, by context length in multiples of training's: "
             + ", ".join(f"{side['trained']} for {encoding}" for encoding, side in results["sides"].items())
             + ".",
         ),
@@ -80,13 +92,13 @@ def _verdict(encoding: str, side: Results) -> Verdict:
     before, after, length = gains(side)
     change = mean(after) - mean(before)
     because = (
-        f"{said(before)} bits per byte at the {side['trained']} keys of training, {said(after)} at {length}, "
-        f"the best beyond them ({change:+.3f}); {with_seeds(before)}"
+        f"{plus_minus(before)} bits per byte at the {side['trained']} keys of training, {plus_minus(after)} at "
+        f"{length}, the best longer length ({change:+.3f}); {seed_count(before)}"
     )
     if encoding == "xl":
-        claim = "The positions of Transformer-XL gain from reading farther than in training."
+        claim = "Transformer-XL's encoding gains from a longer context than in training."
         return Verdict(claim, fewer_bits(after, before), because)
-    return Verdict(f"{CLAIMS[encoding]} get worse from it.", fewer_bits(before, after), because)
+    return Verdict(f"{CLAIMS[encoding]} get worse with it.", fewer_bits(before, after), because)
 
 
 def draw(results: Results) -> list[Picture]:
@@ -104,12 +116,12 @@ def draw(results: Results) -> list[Picture]:
     axis.set_xscale("log", base=2)
     lengths = sorted({length for side in results["sides"].values() for length in side["lengths"]})
     axis.set_xticks(lengths, [str(length) for length in lengths])
-    axis.set(xlabel="tokens that can be seen", ylabel="bits per byte")
+    axis.set(xlabel="context length in tokens", ylabel="bits per byte")
     axis.legend()
     return [
         Picture(
             "extrapolation",
-            "Bits per byte by the length that is read; dotted: the most seen in training.",
+            "Bits per byte by context length at evaluation; dotted lines: the longest context in training.",
             figure,
         )
     ]

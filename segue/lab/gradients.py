@@ -1,7 +1,7 @@
-"""How far back gradients reach: the norm of d hidden_t / d input_{t-k} as k grows.
+"""Vanishing gradients: the norm of d hidden_t / d input_{t-k} by distance k.
 
-Measured through the models' own front door: if every token of the text has an id of its own, the gradient of a row of
-the embedding is the gradient of one place. Letters: B lanes, T tokens, C width, k distance.
+Measured through the embedding: if every position of the text has its own token id, the gradient of a row of the
+embedding is the gradient of one input. Letters: B lanes, T tokens, C width, k distance.
 """
 
 import math
@@ -11,28 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from segue.config import Reach, RecurrentConfig, XLConfig
+from segue.lab.architectures import trained_architecture, tuned_architecture
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kinds import trained_kind, tuned
-from segue.lab.spread import mean, said
+from segue.lab.statistics import mean, plus_minus
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.recurrent import RecurrentModel
 
 LANES, LENGTH, WIDTH, DIRECTIONS = 8, 128, 64, 8
 SCALES = (0.5, 0.9, 1.0, 1.5, 2.0)
-"""Spectral radius of a plain RNN's recurrent matrix."""
+"""Spectral radii of a plain RNN's recurrent matrix."""
 
 FORGET = 3.0
-"""A bias of an LSTM's forget gate under which it hardly forgets: sigmoid(3) = 0.95."""
+"""A bias that keeps an LSTM's forget gate open: sigmoid(3) = 0.95."""
 
 TRAINED = ("RNN", "GRU", "LSTM", "Transformer-XL")
 
-MANY = 1000
-"""Times as much, or as little, at the farthest token as at the next: exploded, or vanished."""
+VANISHED_RATIO = 1000
+"""A gradient norm has vanished or exploded if it is so many times smaller or larger than at distance 1."""
 
-LEAST = 1e-300
-"""Stands for what float64 cannot tell from nothing, where a logarithm is taken."""
+SMALLEST_NORM = 1e-300
+"""A floor for norms before a logarithm is taken: float64 underflows to 0."""
 
 
 def measure(setting: Setting) -> Results:
@@ -40,24 +40,24 @@ def measure(setting: Setting) -> Results:
         name: [norms(build(seed), LANES, LENGTH, seed) for seed in setting.seeds]
         for name, build in _fresh().items()
     }
-    setting.report("fresh models", 1, 1)
+    setting.report("untrained models", 1, 1)
     stream, text = setting.stream("test"), LANES * LENGTH
     tokens = torch.from_numpy(stream.ids[:text].astype("int64")).view(LANES, LENGTH)
     learned = {}
     for name in TRAINED:
-        kind = tuned(setting, name)
-        bundles = [trained_kind(setting, kind, seed) for seed in setting.seeds]
-        learned[name] = [norms(by_place(bundle.model, tokens), LANES, LENGTH, 0) for bundle in bundles]
+        architecture = tuned_architecture(setting, name)
+        bundles = [trained_architecture(setting, architecture, seed) for seed in setting.seeds]
+        learned[name] = [norms(by_position(bundle.model, tokens), LANES, LENGTH, 0) for bundle in bundles]
     return {
         "length": LENGTH,
         "width": WIDTH,
-        "fresh": {name: _told(found) for name, found in fresh.items()},
-        "trained": {name: _told(found) for name, found in learned.items()},
+        "fresh": {name: _summary(seeds) for name, seeds in fresh.items()},
+        "trained": {name: _summary(seeds) for name, seeds in learned.items()},
     }
 
 
 def _fresh() -> dict[str, Callable[[int], LanguageModel]]:
-    """Models as they begin, from a seed."""
+    """Untrained models, each built from a seed."""
     plain = {f"RNN, radius {scale:g}": lambda seed, scale=scale: _rnn(seed, scale) for scale in SCALES}
     return {
         **plain,
@@ -78,7 +78,7 @@ def _recurrent(seed: int, cell: str) -> RecurrentModel:
 
 @torch.no_grad()
 def _rnn(seed: int, scale: float) -> RecurrentModel:
-    """A Gaussian recurrent matrix of that spectral radius, and weak inputs, so that tanh does not saturate."""
+    """A Gaussian recurrent matrix of that spectral radius, and small input weights, so that tanh does not saturate."""
     model = _recurrent(seed, "rnn")
     cells = model.cells
     for name, spread in (("weight_hh_l0", scale), ("weight_ih_l0", 0.1)):
@@ -103,8 +103,8 @@ def _transformer(seed: int) -> LanguageModel:
 
 
 @torch.no_grad()
-def by_place(model: LanguageModel, tokens: Tensor) -> LanguageModel:
-    """The same model for a vocabulary in which every place of the text (B, T) has an id of its own, in order."""
+def by_position(model: LanguageModel, tokens: Tensor) -> LanguageModel:
+    """The same model with a vocabulary in which every position of the text (B, T) has its own id, in order."""
     table = model.vocabulary.tables[0][tokens.flatten()]
     apart = build_language_model(model.config.model_copy(update={"vocab": tokens.numel(), "tied": False}))
     body = {name: weight for name, weight in model.state_dict().items() if not name.startswith("vocabulary.")}
@@ -114,83 +114,77 @@ def by_place(model: LanguageModel, tokens: Tensor) -> LanguageModel:
 
 
 def norms(model: LanguageModel, lanes: int, length: int, seed: int) -> list[float]:
-    """By distance from 0 on, the Frobenius norm of d hidden / d input over sqrt(C), from gradients along directions.
+    """The Frobenius norm of d hidden / d input over sqrt(C) by distance from 0, estimated with random directions.
 
-    The mean square of a gradient along a random unit vector is that of the Jacobian's norm over C.
+    The expected square of the gradient along a random unit vector is the squared Frobenius norm over C.
     """
     ids = torch.arange(lanes * length).view(lanes, length)
     hidden, _ = model(ids, model.start(lanes=lanes, reach=Reach(memory=1)))
     width, draw = hidden.size(-1), torch.Generator().manual_seed(seed)
     total = torch.zeros(length, dtype=hidden.dtype)
     for _ in range(DIRECTIONS):
-        way = torch.randn(lanes, width, generator=draw, dtype=hidden.dtype)
-        along = (hidden[:, -1] * way / way.norm(dim=1, keepdim=True)).sum()
+        direction = torch.randn(lanes, width, generator=draw, dtype=hidden.dtype)
+        along = (hidden[:, -1] * direction / direction.norm(dim=1, keepdim=True)).sum()
         (gradient,) = torch.autograd.grad(along, model.vocabulary.tables[0], retain_graph=True)
         # the embedding multiplies its rows by sqrt(C)
         total += (gradient.view(lanes, length, width) / math.sqrt(width)).square().sum(dim=-1).mean(dim=0)
     return [float(value) for value in (total / DIRECTIONS).sqrt().flip(0)]
 
 
-def _told(found: list[list[float]]) -> Results:
+def _summary(seeds: list[list[float]]) -> Results:
     return {
-        "norms": [[float(f"{value:.4g}") for value in one] for one in found],
-        "factors": [factor(one) for one in found],
-        "farthest": [one[-1] / max(one[1], LEAST) for one in found],
+        "norms": [[float(f"{value:.4g}") for value in one] for one in seeds],
+        "factors": [factor(one) for one in seeds],
+        "farthest": [one[-1] / max(one[1], SMALLEST_NORM) for one in seeds],
     }
 
 
 def factor(by_distance: list[float]) -> float:
-    """By how much the norm is multiplied from one token to the next, on average, beyond the nearest few."""
+    """The mean factor of the norm from one distance to the next, without the first few distances."""
     near, far = 5, len(by_distance) - 1
-    rise = math.log(max(by_distance[far], LEAST)) - math.log(max(by_distance[near], LEAST))
+    rise = math.log(max(by_distance[far], SMALLEST_NORM)) - math.log(max(by_distance[near], SMALLEST_NORM))
     return math.exp(rise / (far - near))
 
 
 def tell(results: Results) -> list[Block]:
-    fresh, learned, length = results["fresh"], results["trained"], results["length"]
-
-    def of(name: str) -> list[float]:
-        return list(fresh[name]["factors"])
-
-    def left(name: str) -> list[float]:
-        return list(fresh[name]["farthest"])
-
-    def after(name: str) -> list[float]:
-        return list(learned[name]["factors"])
-
+    fresh, trained, length = results["fresh"], results["trained"], results["length"]
+    factors = {name: list(one["factors"]) for name, one in fresh.items()}
+    ratios = {name: list(one["farthest"]) for name, one in fresh.items()}
+    after = {name: list(one["factors"]) for name, one in trained.items()}
     small, large = f"RNN, radius {SCALES[0]:g}", f"RNN, radius {SCALES[-1]:g}"
+    open_gate, usual = factors["LSTM, gate kept open"], factors["LSTM"]
     return [
-        "A network learns that something mattered k tokens ago only if the gradient still tells it so. Through a "
-        "recurrent network the gradient is multiplied at every step by about the same matrix: it vanishes or explodes, "
-        "exponentially. Gates multiply it by numbers near one where they are open. Attention looks at any distance "
-        "directly, so nothing is multiplied over and over. The norm of d hidden_t / d input_{t-k} is shown as k grows, "
-        f"for models as they begin (width {results['width']}), and for trained ones on real text. The first three "
-        "verdicts are about untrained weights; the last asks whether training leaves the order that the architectures "
-        "begin with.",
+        "A network can learn from a token k steps back only if the gradient reaches it. Through a recurrent network "
+        "the gradient is multiplied at every step by about the same matrix: it vanishes or explodes exponentially. "
+        "Open gates multiply it by numbers near one. Attention connects any two positions directly, without repeated "
+        "multiplication. The norm of d hidden_t / d input_{t-k} is shown by k, "
+        f"for untrained models (width {results['width']}) and for trained ones on real text. The first three "
+        "verdicts are about untrained weights; the last asks whether the architectures keep this order after training.",
         Verdict(
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
-            max(left(small)) < 1 / MANY and min(left(large)) > MANY,
-            f"each step multiplies them by {said(of(small), 2)} at radius {SCALES[0]:g} and by {said(of(large), 2)} at "
-            f"radius {SCALES[-1]:g}; over {length - 1} tokens at most {max(left(small)):.0e} and at least "
-            f"{min(left(large)):.0e} of the norm at distance 1 is left ({MANY:,} times less or more counts as shown)",
+            max(ratios[small]) < 1 / VANISHED_RATIO and min(ratios[large]) > VANISHED_RATIO,
+            f"each step multiplies them by {plus_minus(factors[small], 2)} at spectral radius {SCALES[0]:g} and by "
+            f"{plus_minus(factors[large], 2)} at {SCALES[-1]:g}; the norm at distance {length - 1} is at most "
+            f"{max(ratios[small]):.0e} and at least {min(ratios[large]):.0e} of that at distance 1 "
+            f"({VANISHED_RATIO:,} times less or more counts as shown)",
         ),
         Verdict(
-            "An LSTM whose forget gate is open keeps gradients alive.",
-            min(of("LSTM, gate kept open")) > max(of("LSTM")) and min(of("LSTM, gate kept open")) > 0.98,
-            f"each step multiplies them by {said(of('LSTM, gate kept open'), 3)}, and by {said(of('LSTM'), 3)} as "
-            "it usually begins",
+            "In an LSTM with an open forget gate gradients do not vanish.",
+            min(open_gate) > max(usual) and min(open_gate) > 0.98,
+            f"each step multiplies them by {plus_minus(open_gate, 3)}, and by {plus_minus(usual, 3)} with the usual "
+            "initialization",
         ),
         Verdict(
-            "As it begins, attention reaches every distance alike: its gradients do not fall with distance.",
-            min(of("Transformer")) > 0.99,
-            f"with untrained weights, each step multiplies them by {said(of('Transformer'), 4)}; over {length - 1} "
-            f"tokens {said(fresh['Transformer']['farthest'], 2)} of the norm at distance 1 is left",
+            "In an untrained Transformer gradients do not fall with distance.",
+            min(factors["Transformer"]) > 0.99,
+            f"each step multiplies them by {plus_minus(factors['Transformer'], 4)}; the norm at distance {length - 1} "
+            f"is {plus_minus(ratios['Transformer'], 2)} of that at distance 1",
         ),
         Verdict(
             "After training, too, gradients reach farther in a Transformer-XL than in an LSTM, and in an LSTM than in "
             "a plain RNN.",
-            min(after("Transformer-XL")) > max(after("LSTM")) and min(after("LSTM")) > max(after("RNN")),
-            ", ".join(f"{name} {said(after(name), 3)}" for name in TRAINED) + " a step",
+            min(after["Transformer-XL"]) > max(after["LSTM"]) and min(after["LSTM"]) > max(after["RNN"]),
+            ", ".join(f"{name} {plus_minus(after[name], 3)}" for name in TRAINED) + " per step",
         ),
         _table(results),
     ]
@@ -198,11 +192,11 @@ def tell(results: Results) -> list[Block]:
 
 def _table(results: Results) -> Table:
     return Table(
-        ["model", "factor a step", f"norm at {results['length'] - 1} / norm at 1"],
+        ["model", "factor per step", f"norm at {results['length'] - 1} / norm at 1"],
         [
-            [f"{name} ({state})", said(found["factors"], 3), f"{mean(found['farthest']):.1e}"]
+            [f"{name} ({state})", plus_minus(model["factors"], 3), f"{mean(model['farthest']):.1e}"]
             for state in ("fresh", "trained")
-            for name, found in results[state].items()
+            for name, model in results[state].items()
         ],
         "Mean ± half the range of seeds.",
     )
@@ -211,21 +205,23 @@ def _table(results: Results) -> Table:
 def draw(results: Results) -> list[Picture]:
     figure, (left, right) = canvas(1, 2, width=12, height=4)
     for axis, state in ((left, "fresh"), (right, "trained")):
-        for place, (name, found) in enumerate(results[state].items()):
-            by_distance = [max(LEAST, mean(values)) for values in zip(*found["norms"], strict=True)]
+        for place, (name, model) in enumerate(results[state].items()):
+            by_distance = [max(SMALLEST_NORM, mean(values)) for values in zip(*model["norms"], strict=True)]
             axis.semilogy(by_distance, "-" if place < 7 else "--", label=name)
         axis.set(title=state, xlabel="distance k", ylim=(1e-12, 1e6))
         axis.legend(fontsize="small", bbox_to_anchor=(1, 1), loc="upper left")
     left.set(ylabel="norm of d hidden / d input")
     right.set(ylim=(1e-8, 1e2))
-    caption = "How much the state at a token depends on an input k tokens before it; each line is the mean of seeds."
+    caption = (
+        "The gradient norm of a hidden state with respect to the input k tokens before it; mean of seeds."
+    )
     return [Picture("gradients", caption, figure)]
 
 
 EXPERIMENT = Experiment(
     name="gradients",
     claim="Gradients through a recurrent network vanish or explode with distance; gates slow that down, and attention "
-    "does away with it.",
+    "avoids it.",
     measure=measure,
     tell=tell,
     draw=draw,

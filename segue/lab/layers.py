@@ -1,6 +1,6 @@
-"""Kinds of layers, and what one of them costs: products, memory, steps that must wait, paths between tokens.
+"""Layer types and their complexity: multiplications, memory, sequential operations, path length.
 
-A layer is what the table of "Attention Is All You Need" compares: attention alone, without the projections around it.
+These are the layers in the table of "Attention Is All You Need": attention alone, without the projections around it.
 Letters: n tokens, d width, k kernel, r window.
 """
 
@@ -21,8 +21,8 @@ from segue.nn.mask import AttentionMask
 KERNEL, WINDOW = 5, 64
 
 
-class Attending(nn.Module):
-    """Causal self-attention with one head; with a span, restricted to so many keys."""
+class SelfAttention(nn.Module):
+    """Causal self-attention with one head; with a span, restricted to the last `span` keys."""
 
     def __init__(self, width: int, span: int | None = None) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Attending(nn.Module):
         return attend(query, torch.stack([query, query]), None, mask, self.scale)[:, 0, 0]
 
 
-class Recurring(nn.Module):
+class Recurrent(nn.Module):
     """A plain recurrent layer."""
 
     def __init__(self, width: int) -> None:
@@ -46,38 +46,38 @@ class Recurring(nn.Module):
         return outputs
 
 
-class Convolving(nn.Module):
+class Convolution(nn.Module):
     """A causal convolution."""
 
     def __init__(self, width: int, kernel: int = KERNEL, dilation: int = 1) -> None:
         super().__init__()
-        self.before = (kernel - 1) * dilation
+        self.padding = (kernel - 1) * dilation
         self.layer = nn.Conv1d(width, width, kernel, dilation=dilation)
 
     def forward(self, states: Tensor) -> Tensor:
-        outputs: Tensor = self.layer(F.pad(states.T[None], (self.before, 0)))[0].T
+        outputs: Tensor = self.layer(F.pad(states.T[None], (self.padding, 0)))[0].T
         return outputs
 
 
 Build = Callable[[int], nn.Module]
-"""A layer of a given width: from (n, d) to (n, d)."""
+"""Builds a layer of a given width, from (n, d) to (n, d)."""
 
 LAYERS: dict[str, Build] = {
-    "self-attention": Attending,
-    "recurrent": Recurring,
-    "convolution": Convolving,
-    "restricted attention": partial(Attending, span=WINDOW),
+    "self-attention": SelfAttention,
+    "recurrent": Recurrent,
+    "convolution": Convolution,
+    "restricted attention": partial(SelfAttention, span=WINDOW),
 }
 
 REACHING: dict[str, tuple[str, Callable[[int], Build]]] = {
-    "convolution": ("k", lambda kernel: partial(Convolving, kernel=kernel)),
-    "restricted attention": ("r", lambda window: partial(Attending, span=window)),
+    "convolution": ("k", lambda kernel: partial(Convolution, kernel=kernel)),
+    "restricted attention": ("r", lambda window: partial(SelfAttention, span=window)),
 }
-"""Layers that see so many tokens at once: the letter of that number, and the layer for each."""
+"""Layers with a kernel or window: the letter of its size, and the builder for each size."""
 
 
 def costs(build: Build, length: int, width: int) -> dict[str, int]:
-    """Products of a forward pass, bytes kept for the backward pass, and elements of the largest tensor of both."""
+    """Multiplications of a forward pass, bytes saved for the backward pass, elements of the largest tensor of both."""
     layer, states = build(width), torch.randn(length, width, requires_grad=True)
     with FlopCounterMode(display=False) as counted, torch.no_grad():
         layer(states.detach())
@@ -90,8 +90,8 @@ def costs(build: Build, length: int, width: int) -> dict[str, int]:
     }
 
 
-def waiting(build: Build, length: int) -> int:
-    """The longest chain of operations of which each must wait for the one before."""
+def sequential_operations(build: Build, length: int) -> int:
+    """The length of the longest chain of operations that depend on each other."""
     out = build(4)(torch.randn(length, 4, requires_grad=True)).sum()
     depth: dict[Any, int] = {}
     stack: list[tuple[Any, bool]] = [(out.grad_fn, False)]
@@ -107,9 +107,9 @@ def waiting(build: Build, length: int) -> int:
 
 
 def layers_between(layer: Callable[[int], nn.Module], length: int) -> int:
-    """How many layers, one above the other, it takes until the last output knows of the first input.
+    """The number of stacked layers until the last output depends on the first input.
 
-    `layer` makes the one that has so many below it.
+    `layer(count)` builds the layer that has `count` layers below it.
     """
     states = torch.randn(length, 4, requires_grad=True)
     hidden, count = states, 0
@@ -122,39 +122,39 @@ def layers_between(layer: Callable[[int], nn.Module], length: int) -> int:
 
 
 def steps_between(length: int) -> int:
-    """How many steps of a recurrent layer lie on the shortest way from the first of its inputs to its last state."""
-    layer, first = Recurring(4), torch.randn(1, 4, requires_grad=True)
+    """The number of recurrent steps on the shortest path from the first input to the last state."""
+    layer, first = Recurrent(4), torch.randn(1, 4, requires_grad=True)
     state = None
     for token in (first, *torch.randn(length - 1, 1, 4)):
         _, state = layer.cells(token, state)
     assert state is not None
-    return fewest(state, first, "TanhBackward0")  # of which a step has one
+    return fewest_operations(state, first, "TanhBackward0")  # one per step
 
 
-def fewest(output: Tensor, source: Tensor, kind: str) -> int:
-    """The fewest operations of one kind on any way through the graph from a tensor back to one that it depends on."""
-    ahead, seen = deque([(output.grad_fn, 0)]), set[Any]()
-    while ahead:
-        node, count = ahead.popleft()
-        if node is None or node in seen:
+def fewest_operations(output: Tensor, source: Tensor, kind: str) -> int:
+    """The fewest operations of one kind on any path of the autograd graph from `output` back to `source`."""
+    queue, visited = deque([(output.grad_fn, 0)]), set[Any]()
+    while queue:
+        node, count = queue.popleft()
+        if node is None or node in visited:
             continue
         if getattr(node, "variable", None) is source:
             return count
-        seen.add(node)
+        visited.add(node)
         counts = node.name() == kind
-        for before, _ in node.next_functions:  # the nearest first
-            (ahead.append if counts else ahead.appendleft)((before, count + counts))
-    raise AssertionError("the one does not depend on the other")
+        for before, _ in node.next_functions:  # 0-1 breadth-first search: the smallest count first
+            (queue.append if counts else queue.appendleft)((before, count + counts))
+    raise AssertionError("the output does not depend on the source")
 
 
-SHORT = 8
-"""A window that is short against the lengths for which paths are found."""
+PATH_WINDOW = 8
+"""The attention window for path lengths: short compared with `complexity.PATH_LENGTHS`."""
 
 PATHS: dict[str, Callable[[int], int]] = {
-    "self-attention": partial(layers_between, lambda _: Attending(4)),
+    "self-attention": partial(layers_between, lambda _: SelfAttention(4)),
     "recurrent": steps_between,
-    "convolution": partial(layers_between, lambda _: Convolving(4)),
-    "dilated convolution": partial(layers_between, lambda above: Convolving(4, dilation=KERNEL**above)),
-    "restricted attention": partial(layers_between, lambda _: Attending(4, SHORT)),
+    "convolution": partial(layers_between, lambda _: Convolution(4)),
+    "dilated convolution": partial(layers_between, lambda above: Convolution(4, dilation=KERNEL**above)),
+    "restricted attention": partial(layers_between, lambda _: SelfAttention(4, PATH_WINDOW)),
 }
-"""How far apart the first of n inputs and the last output are: in layers, and in steps of the recurrent one."""
+"""The path length from the first of n inputs to the last output: in layers, or in steps of the recurrent layer."""

@@ -1,7 +1,7 @@
-"""What each part of a Transformer is worth: take one away, train with the same budget, look at the curve.
+"""Ablation of the parts of a Transformer: remove one part, train with the same budget, compare the learning curves.
 
-The parts that nobody should do without have no switch in the house: layers without a way around, and with a norm over
-the batch, live here. Letters: B lanes, T tokens, C width.
+segue itself has no option to remove a necessary part, so layers without skip connections and with BatchNorm are built
+here. Letters: B lanes, T tokens, C width.
 """
 
 import math
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from segue.config import Reach, XLConfig
+from segue.lab.cache import cached
 from segue.lab.drawing import canvas
-from segue.lab.exercise import brief, exercise
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kept import kept
-from segue.lab.spread import fewer_bits, lower, mean, said, with_seeds
+from segue.lab.statistics import always_lower, fewer_bits, mean, plus_minus, seed_count
+from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.attention import Attention
 from segue.nn.block import Block as Layer
 from segue.nn.footprint import parameters
@@ -29,34 +29,34 @@ from segue.text.lanes import Lanes, Segment
 ISOLATED = Reach(memory=0)
 WIDTH = 64
 SMOOTHING = 0.1
-RATES = (2e-3, 4e-3, 8e-3)
-"""That every side tries; the quick version takes the middle one."""
+LEARNING_RATES = (2e-3, 4e-3, 8e-3)
+"""The learning rates that every variant tries; the quick version takes the middle one."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The budget of every side."""
+    """The budget of every variant."""
 
     steps: int
     lanes: int = 16
     segment: int = 64
     scored: int = 4096  # tokens of the test split
-    looks: int = 10  # points of a curve
+    curve_points: int = 10
 
 
-QUICK, FULL = Sizes(steps=80, scored=2048, looks=5), Sizes(steps=600, scored=16_384)
+QUICK, FULL = Sizes(steps=80, scored=2048, curve_points=5), Sizes(steps=600, scored=16_384)
 
 
 class WithoutSkip(Layer):
-    """Nothing goes around attention and feed-forward: what they give out is all there is."""
+    """A layer without skip connections: the output of attention or feed-forward is not added to its input."""
 
     def _added(self, hidden: Tensor, part: Tensor, norm: nn.Module) -> Tensor:  # noqa: ARG002
         after: Tensor = norm(self.dropout(part))
         return after
 
 
-class OverBatch(nn.Module):
-    """BatchNorm in the place of LayerNorm: each feature is normed over all tokens of all lanes."""
+class BatchNorm(nn.Module):
+    """BatchNorm in place of LayerNorm: each feature is normalized over all tokens of all lanes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -78,46 +78,46 @@ def _without_skip(model: TransformerXL) -> None:
     initialise(model, model.config.init)
 
 
-def _over_batch(model: TransformerXL) -> None:
+def _with_batch_norm(model: TransformerXL) -> None:
     for block in model.blocks:
         assert isinstance(block, Layer)
-        block.attention_norm = OverBatch(model.config.width)  # type: ignore[assignment]
-        block.feed_forward_norm = OverBatch(model.config.width)  # type: ignore[assignment]
+        block.attention_norm = BatchNorm(model.config.width)  # type: ignore[assignment]
+        block.feed_forward_norm = BatchNorm(model.config.width)  # type: ignore[assignment]
 
 
-def _nothing(model: TransformerXL) -> None:
-    """As it is."""
+def _unchanged(model: TransformerXL) -> None:
+    """No change."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the whole."""
+    """How a variant differs from the complete model."""
 
     shape: dict[str, Any] = field(default_factory=dict)
-    change: Callable[[TransformerXL], None] = _nothing
+    change: Callable[[TransformerXL], None] = _unchanged
     smoothing: float = SMOOTHING
     warmup: bool = True
 
 
-WHOLE = "all parts"
+COMPLETE = "all parts"
 VARIANTS = {
-    WHOLE: Variant(),
+    COMPLETE: Variant(),
     "no √d scaling": Variant(change=_unscaled),
     "one head": Variant(shape={"heads": 1}),
     "no skip connections": Variant(change=_without_skip),
-    "BatchNorm for LayerNorm": Variant(change=_over_batch),
+    "BatchNorm for LayerNorm": Variant(change=_with_batch_norm),
     "no label smoothing": Variant(smoothing=0.0),
     "no warm-up": Variant(warmup=False),
 }
 
 
 def measure(setting: Setting) -> Results:
-    size, found = QUICK if setting.quick else FULL, {}
+    size, variants = QUICK if setting.quick else FULL, {}
     for name, variant in VARIANTS.items():
-        tries = {} if setting.quick else {rate: _tried(setting, name, size, rate) for rate in RATES}
-        rate = min(tries, key=tries.__getitem__) if tries else RATES[1]
+        tries = {} if setting.quick else {rate: _tried(setting, name, size, rate) for rate in LEARNING_RATES}
+        rate = min(tries, key=tries.__getitem__) if tries else LEARNING_RATES[1]
         seeds = [_learned(setting, name, size, rate, seed) for seed in setting.seeds]
-        found[name] = {
+        variants[name] = {
             "learning_rate": rate,
             "tries": {f"{rate:g}": bits for rate, bits in tries.items()},
             "parameters": parameters(_config(setting, variant)),
@@ -127,15 +127,16 @@ def measure(setting: Setting) -> Results:
         "steps": size.steps,
         "tokens": size.steps * size.lanes * size.segment,
         "smoothing": SMOOTHING,
-        "variants": found,
+        "variants": variants,
         "neighbours": {
-            name: dependence(setting, VARIANTS[name], size) for name in (WHOLE, "BatchNorm for LayerNorm")
+            name: batch_dependence(setting, VARIANTS[name], size)
+            for name in (COMPLETE, "BatchNorm for LayerNorm")
         },
     }
 
 
 def _config(setting: Setting, variant: Variant) -> XLConfig:
-    """Fresh weights as wide as Glorot would have them: with smaller ones scaling would be nothing to begin with."""
+    """Initial weights as large as Glorot's: with smaller ones, scores are small and scaling has no effect."""
     shape = {
         "vocab": setting.corpus.header.vocab,
         "width": WIDTH,
@@ -154,49 +155,49 @@ def _model(setting: Setting, variant: Variant, seed: int) -> TransformerXL:
 
 
 def _schedule(variant: Variant, steps: int, rate: float) -> Schedule:
-    """Adam, as in the paper: Muon would hide what warm-up and scaling are for."""
-    return brief(steps, rate, optimizer="adam", warmup=steps // 10 if variant.warmup else 0)
+    """Adam, as in the paper: with Muon, warm-up and scaling would have little effect."""
+    return short_schedule(steps, rate, optimizer="adam", warmup=steps // 10 if variant.warmup else 0)
 
 
 def _tried(setting: Setting, name: str, size: Sizes, rate: float) -> float:
     """Bits per token of the validation split after a quarter of the steps."""
-    short = Sizes(max(1, size.steps // 4), size.lanes, size.segment, size.scored, looks=1)
+    short = Sizes(max(1, size.steps // 4), size.lanes, size.segment, size.scored, curve_points=1)
     return float(_learned(setting, name, short, rate, setting.seed, split="valid")["bits"])
 
 
 def _learned(
     setting: Setting, name: str, size: Sizes, rate: float, seed: int, *, split: str = "test"
 ) -> dict[str, Any]:
-    """What one model comes to: trained now, unless it already was."""
-    what = {
+    """Loss, accuracy and learning curve of one model; from the cache if it was trained before."""
+    inputs = {
         "variant": name,
         "learning_rate": rate,
         "seed": seed,
         "split": split,
         **asdict(size),
     }
-    return dict(kept(setting, __name__, what, lambda: _trained(setting, name, size, rate, seed, split)))
+    return dict(cached(setting, __name__, inputs, lambda: _trained(setting, name, size, rate, seed, split)))
 
 
 def _trained(setting: Setting, name: str, size: Sizes, rate: float, seed: int, split: str) -> dict[str, Any]:
     variant = VARIANTS[name]
     model, lanes = _model(setting, variant, seed), Lanes(setting.stream("train"), size.lanes, documents=False)
     curve: list[list[float]] = []
-    every = max(1, size.steps // size.looks)
+    every = max(1, size.steps // size.curve_points)
 
     def loss(step: int) -> Tensor:
         segment = lanes.segment(step * size.segment, size.segment)
         hidden = _read(model, segment)
         return model.vocabulary.smoothed_nats(hidden, segment.targets, variant.smoothing).mean()
 
-    def look(step: int) -> None:
+    def validate(step: int) -> None:
         if step % every == 0:
             curve.append([step, scored(model, setting.stream("valid"), size.segment, 2048)[0]])
 
-    told, schedule = f"{name}, rate {rate:g}, seed {seed}", _schedule(variant, size.steps, rate)
-    whole = exercise(model, schedule, loss, told=told, report=setting.report, after=look)
+    label, schedule = f"{name}, learning rate {rate:g}, seed {seed}", _schedule(variant, size.steps, rate)
+    finite = optimize(model, schedule, loss, label=label, report=setting.report, after=validate)
     bits, accuracy = scored(model, setting.stream(split), size.segment, size.scored)
-    return {"seed": seed, "bits": bits, "accuracy": accuracy, "curve": curve, "finite": whole}
+    return {"seed": seed, "bits": bits, "accuracy": accuracy, "curve": curve, "finite": finite}
 
 
 def _read(model: TransformerXL, segment: Segment) -> Tensor:
@@ -206,7 +207,7 @@ def _read(model: TransformerXL, segment: Segment) -> Tensor:
 
 @torch.no_grad()
 def scored(model: TransformerXL, stream: Stream, segment: int, tokens: int) -> tuple[float, float]:
-    """Bits per token of isolated segments, and how often the likeliest token is the right one."""
+    """Bits per token on isolated segments, and the accuracy of the likeliest token."""
     training = model.training
     count = max(1, min(tokens, len(stream.ids) - 1) // (segment + 1))
     rows = Lanes(stream, count, documents=False).segment(0, segment)
@@ -218,8 +219,8 @@ def scored(model: TransformerXL, stream: Stream, segment: int, tokens: int) -> t
 
 
 @torch.no_grad()
-def dependence(setting: Setting, variant: Variant, size: Sizes) -> dict[str, float]:
-    """How much what a model makes of one sentence changes if the others in its batch change, at most."""
+def batch_dependence(setting: Setting, variant: Variant, size: Sizes) -> dict[str, float]:
+    """The largest change of one lane's hidden states if the other lanes of the batch change."""
     model = _model(setting, variant, setting.seed)
     lanes = Lanes(setting.stream("train"), size.lanes, documents=False)
     one, other = (lanes.segment(place * size.segment, size.segment) for place in (0, 1))
@@ -243,57 +244,60 @@ CLAIMS = {
 
 def tell(results: Results) -> list[Block]:
     variants, near = results["variants"], results["neighbours"]
-    whole, plain = _of(variants, WHOLE, "bits"), _of(variants, "no label smoothing", "bits")
-    right, other = _of(variants, WHOLE, "accuracy"), _of(variants, "no label smoothing", "accuracy")
-    over = near["BatchNorm for LayerNorm"]
+    smooth, sharp = _values(variants, COMPLETE, "bits"), _values(variants, "no label smoothing", "bits")
+    right, other = (
+        [100 * one for one in _values(variants, name, "accuracy")]
+        for name in (COMPLETE, "no label smoothing")
+    )
+    batch_norm, layer_norm = near["BatchNorm for LayerNorm"], near[COMPLETE]
     return [
-        "A Transformer is made of parts that each seem small. Here a little one (4 layers of 64, isolated "
-        f"segments) learns to predict text from {results['tokens']:,} tokens, once whole and once without each part; "
-        "in the full version every side first tries the same three rates. The curves show validation text as training "
-        "goes on.",
+        "A Transformer has many parts that each seem small. Here a small one (4 layers of width 64, isolated "
+        f"segments) is trained on {results['tokens']:,} tokens, once complete and once without each part; "
+        "in the full version every variant first tries the same three learning rates. The curves show the validation "
+        "loss during training.",
         *(_verdict(variants, name, claim) for name, claim in CLAIMS.items()),
         Verdict(
-            "Label smoothing makes a model less sure, so that it predicts worse in bits, but more often right.",
-            fewer_bits(plain, whole) and lower(other, right),
-            f"with smoothing {said(whole)} bits and {said([100 * one for one in right], 1)} % right, without "
-            f"{said(plain)} bits and {said([100 * one for one in other], 1)} %; {with_seeds(whole)}",
+            "Label smoothing makes predictions less confident: more bits per token, but a higher accuracy.",
+            fewer_bits(sharp, smooth) and always_lower(other, right),
+            f"with smoothing {plus_minus(smooth)} bits and {plus_minus(right, 1)} % accuracy, without "
+            f"{plus_minus(sharp)} bits and {plus_minus(other, 1)} %; {seed_count(smooth)}",
         ),
         Verdict(
-            "With BatchNorm what is made of a sentence depends on its neighbours in the batch; with LayerNorm not.",
-            over["training"] > 1e-3 and near[WHOLE]["training"] < 1e-5,
-            "a property of the norms, with untrained weights as with any: with other neighbours it changes by up to "
-            f"{over['training']:.2g} in training ({over['reading']:.2g} when "
-            f"reading with stored averages); with LayerNorm by {near[WHOLE]['training']:.2g}",
+            "With BatchNorm the output for a sequence depends on the others in its batch; with LayerNorm it does not.",
+            batch_norm["training"] > 1e-3 and layer_norm["training"] < 1e-5,
+            "a property of the norms, measured with untrained weights: with other sequences in the batch the hidden "
+            f"states change by up to {batch_norm['training']:.2g} in training mode ({batch_norm['reading']:.2g} in "
+            f"evaluation mode, with running averages); with LayerNorm by {layer_norm['training']:.2g}",
         ),
         Table(
-            ["model", "bits per token", "right", "against the whole", "rate", "parameters"],
+            ["model", "bits per token", "accuracy", "difference in bits", "learning rate", "parameters"],
             [_line(variants, name) for name in variants],
             "On test text, mean ± half the range of seeds.",
         ),
     ]
 
 
-def _of(variants: Results, name: str, what: str) -> list[float]:
+def _values(variants: Results, name: str, what: str) -> list[float]:
     return [one[what] for one in variants[name]["seeds"]]
 
 
 def _verdict(variants: Results, name: str, claim: str) -> Verdict:
-    whole, without = _of(variants, WHOLE, "bits"), _of(variants, name, "bits")
+    complete, without = _values(variants, COMPLETE, "bits"), _values(variants, name, "bits")
     return Verdict(
         claim,
-        fewer_bits(whole, without),
-        f"{said(whole)} bits with it, {said(without)} without; {with_seeds(whole)}",
+        fewer_bits(complete, without),
+        f"{plus_minus(complete)} bits with it, {plus_minus(without)} without; {seed_count(complete)}",
     )
 
 
 def _line(variants: Results, name: str) -> list[str]:
-    bits = _of(variants, name, "bits")
+    bits = _values(variants, name, "bits")
     stopped = sum(not one["finite"] for one in variants[name]["seeds"])
     return [
         name + (f" (not finite with {stopped} of {len(bits)} seeds)" if stopped else ""),
-        said(bits),
-        f"{mean([100 * one for one in _of(variants, name, 'accuracy')]):.1f} %",
-        f"{mean(bits) - mean(_of(variants, WHOLE, 'bits')):+.3f}",
+        plus_minus(bits),
+        f"{mean([100 * one for one in _values(variants, name, 'accuracy')]):.1f} %",
+        f"{mean(bits) - mean(_values(variants, COMPLETE, 'bits')):+.3f}",
         f"{variants[name]['learning_rate']:g}",
         f"{variants[name]['parameters']:,}",
     ]
@@ -301,24 +305,23 @@ def _line(variants: Results, name: str) -> list[str]:
 
 def draw(results: Results) -> list[Picture]:
     figure, (axis,) = canvas(width=8.5, height=4.2)
-    for name, found in results["variants"].items():
+    for name, variant in results["variants"].items():
         curves: Sequence[Sequence[Sequence[float]]] = [
-            one["curve"] for one in found["seeds"] if one["finite"]
+            one["curve"] for one in variant["seeds"] if one["finite"]
         ]
         if not curves:
             continue
         steps = [step for step, _ in curves[0]]
         bits = [mean([curve[place][1] for curve in curves]) for place in range(len(steps))]
-        axis.plot(steps, bits, linewidth=2.4 if name == WHOLE else 1.2, marker=".", label=name)
+        axis.plot(steps, bits, linewidth=2.4 if name == COMPLETE else 1.2, marker=".", label=name)
     axis.set(xlabel="steps", ylabel="bits per token, validation")
     axis.legend(fontsize="small")
-    return [Picture("parts", "What is learned with all parts, and without each; lower is better.", figure)]
+    return [Picture("parts", "Learning curves with all parts, and without each; lower is better.", figure)]
 
 
 EXPERIMENT = Experiment(
     name="parts",
-    claim="Scaling by √d, several heads, skip connections, LayerNorm, label smoothing and warm-up are each worth "
-    "having.",
+    claim="Scaling by √d, several heads, skip connections, LayerNorm, label smoothing and warm-up each help.",
     measure=measure,
     tell=tell,
     draw=draw,

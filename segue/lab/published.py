@@ -1,4 +1,4 @@
-"""What was published, with its sources: the only figures that were typed by hand, all in one file."""
+"""Published figures with their sources: the only figures that were typed by hand, all in one file."""
 
 import json
 from functools import cache
@@ -8,17 +8,17 @@ from typing import Any
 
 @cache
 def _all() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    figures: dict[str, Any] = json.loads(
         files("segue.lab").joinpath("published.json").read_text(encoding="utf-8")
     )
-    return found
+    return figures
 
 
 def published(name: str) -> Any:
-    """The figures that belong to an experiment."""
+    """The published figures for an experiment."""
     return _all()[name]
 
 
 def source(key: str) -> str:
-    """Who published it."""
+    """The publication behind a key."""
     return str(_all()["sources"][key])

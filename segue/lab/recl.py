@@ -1,4 +1,4 @@
-"""How much context each kind of model makes use of: RECL of a group of one size, beside the published table."""
+"""Relative effective context length (RECL) of architectures of one size, with the published table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,12 @@ from segue.checkpoint import Bundle, load
 from segue.config import Reach, Reading, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.recl import Lengths, Member, Plan, relative_lengths
+from segue.lab.architectures import Architecture, architecture_run, tuned_architecture
+from segue.lab.cache import cached
 from segue.lab.drawing import COLOURS, INK, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.kept import kept
-from segue.lab.kinds import Kind, kind_run, tuned
 from segue.lab.published import published, source
-from segue.lab.spread import half_range, mean, said, with_seeds
+from segue.lab.statistics import half_range, mean, plus_minus, seed_count
 from segue.lab.trained import budget, scored_tokens, training_seconds
 
 GROUP = ("Transformer-XL", "XL without recurrence", "vanilla Transformer", "LSTM", "GRU")
@@ -22,7 +22,7 @@ FULL = Plan(step=32, longest=640, positions=2000)
 
 def measure(setting: Setting) -> Results:
     plan, size = QUICK if setting.quick else FULL, budget(setting)
-    kinds = {name: tuned(setting, name) for name in GROUP}
+    architectures = {name: tuned_architecture(setting, name) for name in GROUP}
     return {
         "shares": list(plan.shares),
         "step": plan.step,
@@ -30,32 +30,34 @@ def measure(setting: Setting) -> Results:
         "segment": size.segment,
         "tokens": size.tokens,
         "scored": scored_tokens(setting),
-        "kinds": {name: kind.told() for name, kind in kinds.items()},
-        "seeds": [_of_seed(setting, kinds, plan, seed) for seed in setting.seeds],
+        "kinds": {name: architecture.summary() for name, architecture in architectures.items()},
+        "seeds": [_of_seed(setting, architectures, plan, seed) for seed in setting.seeds],
     }
 
 
-def _of_seed(setting: Setting, kinds: Mapping[str, Kind], plan: Plan, seed: int) -> Results:
-    runs = {name: kind_run(setting, kind, seed) for name, kind in kinds.items()}
+def _of_seed(setting: Setting, architectures: Mapping[str, Architecture], plan: Plan, seed: int) -> Results:
+    runs = {
+        name: architecture_run(setting, architecture, seed) for name, architecture in architectures.items()
+    }
 
-    def found() -> Results:
+    def lengths_and_bits() -> Results:
         bundles = {name: load(run) for name, run in runs.items()}
         group = {
             name: Member(bundle.model, _reading(bundle, plan.longest)) for name, bundle in bundles.items()
         }
-        lengths = _told(relative_lengths(group, setting.stream("test"), plan, setting.report))
+        lengths = _summary(relative_lengths(group, setting.stream("test"), plan, setting.report))
         return {**lengths, "bits": {name: _bits(setting, bundle) for name, bundle in bundles.items()}}
 
-    what = {
+    inputs = {
         "plan": plan.model_dump(mode="json"),
         "runs": [run.name for run in runs.values()],
     }
     seconds = {name: training_seconds(run) for name, run in runs.items()}
-    return {**kept(setting, __name__, what, found), "seconds": seconds}
+    return {**cached(setting, __name__, inputs, lengths_and_bits), "seconds": seconds}
 
 
 def _reading(bundle: Bundle, longest: int) -> Reading:
-    """Relative positions may be read with a memory as long as the context, however they were trained."""
+    """How to read: models with relative positions get a memory as long as the context, however they were trained."""
     config = bundle.model.config
     if isinstance(config, XLConfig) and config.position_encoding.relative:
         return Reading(segment=bundle.reading.segment, reach=Reach(memory=longest))
@@ -67,20 +69,20 @@ def _bits(setting: Setting, bundle: Bundle) -> float:
     return evaluate(bundle.model, setting.stream("test"), bundle.reading, limit=limit).bits_per_byte
 
 
-def _told(found: Lengths) -> Results:
+def _summary(measured: Lengths) -> Results:
     curves = {
-        name: {f"{c}": nats for c, nats in sorted(curve.items())} for name, curve in found.curves.items()
+        name: {f"{c}": nats for c, nats in sorted(curve.items())} for name, curve in measured.curves.items()
     }
     return {
-        "lengths": {name: list(lengths) for name, lengths in found.lengths.items()},
-        "at_least": list(found.unbounded),
-        "positions": found.positions,
+        "lengths": {name: list(lengths) for name, lengths in measured.lengths.items()},
+        "at_least": list(measured.unbounded),
+        "positions": measured.positions,
         "nats": curves,
     }
 
 
 def lengths_of(results: Results, name: str, share: int) -> list[float]:
-    """Of each seed, at one of the shares."""
+    """The RECL of each seed at one of the shares."""
     return [one["lengths"][name][share] for one in results["seeds"]]
 
 
@@ -92,11 +94,11 @@ def tell(results: Results) -> list[Block]:
     rows = [[name, *_ours(results, name), *_theirs(theirs, name), *_facts(results, name)] for name in GROUP]
     ends = sorted({name for one in results["seeds"] for name in one["at_least"]})
     return [
-        "How much of what it has read does a model make use of? A longer context counts for as long as it makes the "
-        "model at least 1 % less perplexed, at the places that even the best of the group finds hard: the hardest "
-        f"tenth (r = 0.1), half, or all of {results['seeds'][0]['positions']:,} places. Five kinds of models of one "
-        f"size, trained on the same {results['tokens']:,} tokens in segments of {results['segment']}; contexts grow by "
-        f"{results['step']}."
+        "How much context does a model use? A longer context counts while it lowers perplexity by at least 1 %, "
+        "measured at the positions that are hardest for the best model of the group: the hardest "
+        f"tenth (r = 0.1), half, or all of {results['seeds'][0]['positions']:,} positions. Five architectures of one "
+        f"size, trained on the same {results['tokens']:,} tokens in segments of {results['segment']}; the context "
+        f"grows in steps of {results['step']}."
         + (f" Still gaining at {results['longest']}: {', '.join(ends)}." if ends else ""),
         _longer(
             results,
@@ -125,41 +127,45 @@ def tell(results: Results) -> list[Block]:
                 *(f"r = {share:g}" for share in results["shares"]),
                 "published",
                 "bits per byte",
-                "tuned to",
-                "size",
+                "optimizer, learning rate",
+                "parameters",
             ],
             rows,
-            "Ours: mean ± half the range of seeds, bits on test text as each was trained to read. Published, r = 0.1 / "
+            "Ours: mean ± half the range of seeds; bits on the test split, read as in training. Published, r = 0.1 / "
             f"0.5 / 1: {theirs['data']}, {'; '.join(first)} ({source(theirs['source'])}).",
         ),
     ]
 
 
 def _longer(results: Results, name: str, other: str, ratio: float, called: str) -> Verdict:
-    """Whether one is longer in every seed, and by how much, beside what was published."""
+    """Whether one RECL is longer with every seed, and by how much, with the published difference."""
     ours, others = lengths_of(results, name, 0), lengths_of(results, other, 0)
     more = mean(ours) / mean(others) - 1
     return Verdict(
-        f"Transformer-XL makes use of a longer context than {called}; published: {ratio - 1:.0%} longer.",
+        f"Transformer-XL uses a longer context than {called}; published: {ratio - 1:.0%} longer.",
         all(mine > theirs for mine, theirs in zip(ours, others, strict=True)),
-        f"{said(ours, 0)} tokens against {said(others, 0)} of {other} at r = {results['shares'][0]:g}, {more:+.0%}; "
-        f"{with_seeds(ours)}",
+        f"{plus_minus(ours, 0)} tokens against {plus_minus(others, 0)} of {other} at r = {results['shares'][0]:g}, "
+        f"{more:+.0%}; {seed_count(ours)}",
     )
 
 
 def _ours(results: Results, name: str) -> list[str]:
-    return [said(lengths_of(results, name, share), 0) for share in range(len(results["shares"]))]
+    return [plus_minus(lengths_of(results, name, share), 0) for share in range(len(results["shares"]))]
 
 
 def _theirs(theirs: Results, name: str) -> list[str]:
-    found = (group["rows"].get(name) for group in theirs["groups"])
-    return ["; ".join("/".join(map(str, lengths)) for lengths in found if lengths) or "–"]
+    rows = (group["rows"].get(name) for group in theirs["groups"])
+    return ["; ".join("/".join(map(str, lengths)) for lengths in rows if lengths) or "–"]
 
 
 def _facts(results: Results, name: str) -> list[str]:
-    kind = results["kinds"][name]
-    bits = said([one["bits"][name] for one in results["seeds"]])
-    return [bits, f"{kind['optimizer']} {kind['learning_rate']:g}", f"{kind['parameters']:,}"]
+    architecture = results["kinds"][name]
+    bits = plus_minus([one["bits"][name] for one in results["seeds"]])
+    return [
+        bits,
+        f"{architecture['optimizer']} {architecture['learning_rate']:g}",
+        f"{architecture['parameters']:,}",
+    ]
 
 
 def draw(results: Results) -> list[Picture]:
@@ -174,21 +180,19 @@ def draw(results: Results) -> list[Picture]:
     left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     names = [f"r = {share:g}" for share in results["shares"]]
     right.set(ylabel="RECL, tokens", xticks=range(len(names)), xticklabels=names)
-    caption = (
-        "Nats by length of context, each position read anew; and what of the context each model makes use of."
-    )
+    caption = "Loss by context length, each position read from scratch; and the RECL of each model."
     return [Picture("recl", caption, figure)]
 
 
 def _bars(axis: object, results: Results, name: str, place: int) -> None:
     shares: Sequence[int] = range(len(results["shares"]))
-    wide = 0.8 / len(GROUP)
-    found = [lengths_of(results, name, share) for share in shares]
+    width = 0.8 / len(GROUP)
+    lengths = [lengths_of(results, name, share) for share in shares]
     axis.bar(  # type: ignore[attr-defined]
-        [share + (place - len(GROUP) / 2 + 0.5) * wide for share in shares],
-        [mean(one) for one in found],
-        wide,
-        yerr=[half_range(one) for one in found],
+        [share + (place - len(GROUP) / 2 + 0.5) * width for share in shares],
+        [mean(one) for one in lengths],
+        width,
+        yerr=[half_range(one) for one in lengths],
         ecolor=INK,
         color=COLOURS[place],
     )
@@ -196,7 +200,7 @@ def _bars(axis: object, results: Results, name: str, place: int) -> None:
 
 EXPERIMENT = Experiment(
     name="recl",
-    claim="Transformer-XL makes use of a much longer context than recurrent networks and vanilla Transformers.",
+    claim="Transformer-XL uses a much longer context than recurrent networks and vanilla Transformers.",
     measure=measure,
     tell=tell,
     draw=draw,

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file for each experiment, with all that is needed to judge them."""
+"""Records of results on disk: one JSON file per experiment, with what is needed to judge and repeat them."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from segue.config import Settings
 from segue.errors import InputError
 from segue.files import write_atomically
 from segue.lab.experiment import TITLES, Experiment, Results, Setting
-from segue.lab.sources import digest_here
+from segue.lab.source_digest import digest_here
 from segue.launch import processor
 
 
@@ -39,13 +39,13 @@ def record_path(output: Path, name: str) -> Path:
 
 
 def read_record(output: Path, name: str) -> Record | None:
-    """The record of an experiment, if it was made."""
+    """The record of an experiment; None if there is none."""
     path = record_path(output, name)
     return Record(**read_object(path)) if path.is_file() else None
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of the lab's."""
+    """The object in a JSON file of the lab."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -62,15 +62,15 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_records(output: Path) -> dict[str, Record]:
-    """All that were made, in the order of the page."""
-    found = ((name, read_record(output, name)) for name in TITLES)
-    return {name: record for name, record in found if record is not None}
+    """All records of a folder, in the order of the page."""
+    records = ((name, read_record(output, name)) for name in TITLES)
+    return {name: record for name, record in records if record is not None}
 
 
 def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Record, bool]:
-    """The record of an experiment, and whether it was measured now or was there already."""
+    """The record of an experiment, and whether it was measured now: a current record is not measured again."""
     known = read_record(setting.output, experiment.name)
-    if known is not None and experiment.lasting and _current(known, experiment, setting):
+    if known is not None and experiment.cacheable and _current(known, experiment, setting):
         return known, False
     sources, begin = _sources(experiment), time.monotonic()
     results = experiment.measure(setting)
@@ -81,31 +81,31 @@ def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Re
         made=time.strftime("%Y-%m-%d"),
         command=command,
         seconds=round(time.monotonic() - begin, 1),
-        setting=setting.told(),
+        setting=setting.summary(),
         versions=_versions(),
         machine=machine(),
         results=results,
     )
     write_text(record_path(setting.output, experiment.name), _as_json(record))
-    again = read_record(setting.output, experiment.name)  # as all others will see it: JSON has no tuples
-    assert again is not None
-    return again, True
+    written = read_record(setting.output, experiment.name)  # as later calls read it: JSON has no tuples
+    assert written is not None
+    return written, True
 
 
 def _current(known: Record, experiment: Experiment, setting: Setting) -> bool:
-    """Whether the same was measured by the same code."""
-    same = known.setting == setting.told() and known.sources == _sources(experiment)
-    return same and not strange(known, experiment)
+    """Whether the record has the same setting and was measured by the same code."""
+    same = known.setting == setting.summary() and known.sources == _sources(experiment)
+    return same and not version_mismatch(known, experiment)
 
 
 def _sources(experiment: Experiment) -> str:
     return digest_here(f"segue.lab.{experiment.name}")
 
 
-def strange(record: Record, experiment: Experiment) -> str:
-    """What is different about the version that made these results; empty if it is this one.
+def version_mismatch(record: Record, experiment: Experiment) -> str:
+    """How the version that made a record differs from this one; empty if it does not.
 
-    Other code alone is not strange: `version` says whether it measures something else.
+    Changed code alone is no mismatch: `version` says whether the experiment measures something else.
     """
     theirs = record.versions.get("segue", "unknown")
     if theirs != segue.__version__:
@@ -116,33 +116,33 @@ def strange(record: Record, experiment: Experiment) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file atomically, and its folder if there is none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path.parent} could not be made: {error.strerror}") from None
+        raise InputError(f"{path.parent} could not be created: {error.strerror}") from None
     write_atomically(path, text, InputError)
 
 
 def _as_json(record: Record) -> str:
     text = json.dumps(record.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return re.sub(
-        r"\[[-+\d.,\seE]+\]", lambda found: re.sub(r"\s+", "", found[0]), text
-    )  # a list of numbers is a line
+        r"\[[-+\d.,\seE]+\]", lambda numbers: re.sub(r"\s+", "", numbers[0]), text
+    )  # a list of numbers on one line
 
 
 def _versions() -> dict[str, str]:
-    found = {"segue": segue.__version__, "python": platform.python_version()}
+    versions = {"segue": segue.__version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "matplotlib"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def machine() -> Results:
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""One page of all results, rendered from their JSON: self-contained, light and dark, for screens, phones and paper."""
+"""One HTML page of all results, rendered from their JSON: self-contained, light and dark, for screen and paper."""
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,25 +8,25 @@ from pathlib import Path
 from segue.errors import InputError
 from segue.lab.drawing import inline, save, style
 from segue.lab.experiment import Block, Experiment, Picture, Table, Verdict, experiment
-from segue.lab.record import Record, read_records, strange, write_text
-from segue.lab.spread import MARGIN
+from segue.lab.record import Record, read_records, version_mismatch, write_text
+from segue.lab.statistics import MARGIN
 
 PICTURES = "pictures"
 
 
 def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
-    """Write index.html from every record in the folder, and the pictures of those in `draw` as files.
+    """Write index.html from every record in the folder, and the pictures of the experiments in `draw` as files.
 
-    Returns the page, and what a reader of it should know.
+    Returns the page's path, and notes on records of other versions.
     """
     check_page(output)
     records = read_records(output)
     if not records:
-        raise InputError(f"{output} has no results yet; measure some: segue lab all --quick -o {output}")
+        raise InputError(f"{output} has no results yet; run: segue lab all --quick -o {output}")
     sections, notes = [], []
     for name, record in records.items():
         shown = experiment(name)
-        note = strange(record, shown)
+        note = version_mismatch(record, shown)
         if note:
             notes.append(f"{name}: {note}")
         sections.append(_section(shown, record, note, output / PICTURES if name in draw else None))
@@ -57,7 +57,10 @@ def _section(shown: Experiment, record: Record, note: str, pictures: Path | None
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if not note:
             raise
-        blocks, drawn = [f"They have another shape than this version draws ({error!r}): measure again."], []
+        blocks, drawn = (
+            [f"This version cannot draw results of that shape ({error!r}): measure them again."],
+            [],
+        )
     for picture in drawn if pictures is not None else ():
         assert pictures is not None
         save(picture, pictures)
@@ -70,7 +73,7 @@ def _section(shown: Experiment, record: Record, note: str, pictures: Path | None
 
 
 def _arranged(blocks: Sequence[Block], drawn: Sequence[Picture]) -> Iterator[str]:
-    """The telling up to its first table, then the pictures, then the rest."""
+    """The blocks up to the first table, then the pictures, then the rest."""
     first = next((place for place, block in enumerate(blocks) if isinstance(block, Table)), len(blocks))
     yield from map(_block, blocks[:first])
     yield from map(_figure, drawn)
@@ -117,11 +120,11 @@ def _figure(picture: Picture) -> str:
 
 
 def _circumstances(record: Record) -> str:
-    """What a reader needs to judge the figures, and to make them again."""
+    """How the figures were measured: command, machine, versions, seeds."""
     setting, machine = record.setting, record.machine
     facts = {
         "command": record.command,
-        "made": f"{record.made}; this call took {record.seconds:,.0f} s, what was there already not counted",
+        "made": f"{record.made}; this call took {record.seconds:,.0f} s, not counting what was cached",
         "version": "the small one (--quick)" if setting.get("quick") else "the full one",
         "seeds": ", ".join(map(str, setting.get("seeds", []))),
         "data": setting.get("data", {}).get("source", "none"),

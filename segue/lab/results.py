@@ -1,7 +1,7 @@
-"""Our figures in the published tables: small models on a small machine, marked as such, beside what was published.
+"""Our results in the published tables: small models on a small machine, marked as such, with the published rows.
 
-Nothing is trained here. Figures come from the records of the other experiments in the output, and from runs that are
-given; a published row whose data is not at hand stays as it was published, marked as not run.
+Nothing is trained here. Our figures come from the records of the other experiments in the output, and from given runs;
+published rows are marked as not run here.
 """
 
 from collections.abc import Iterator
@@ -14,30 +14,32 @@ from segue.infer.evaluate import evaluate
 from segue.lab.ablation import bits, name_of
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, experiment
 from segue.lab.published import published, source
-from segue.lab.record import Record, read_record, strange
-from segue.lab.spread import mean
+from segue.lab.record import Record, read_record, version_mismatch
+from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
 from segue.recipe import Recipe, read_recipe, recipe_of
 from segue.text.corpus import open_corpus
 
 SCORED = {True: 20_000, False: 200_000}
-"""Tokens of the test split that a given run is scored on, quick or not."""
+"""The number of test tokens that a given run is scored on, quick or not."""
 
 
 def measure(setting: Setting) -> Results:
     ours, split = [], setting.corpus.header.splits["train"]
     for name, rows in (("ablation", _from_ablation), ("recl", _from_recl), ("adaptation", _from_adaptation)):
         record = read_record(setting.output, name)
-        if record is not None and not strange(record, experiment(name)):  # of another version: another shape
-            ours += [_told(record, row, split.bytes / split.tokens) for row in rows(record.results)]
+        if record is not None and not version_mismatch(
+            record, experiment(name)
+        ):  # another version may have another shape
+            ours += [_with_facts(record, row, split.bytes / split.tokens) for row in rows(record.results)]
     for number, run in enumerate(setting.runs):
         setting.report("given runs", number, len(setting.runs))
         ours.append(_from_run(setting, run))
     return {"ours": ours}
 
 
-def _told(record: Record, row: Results, bytes_per_token: float) -> Results:
-    """A row of an experiment with what all rows have beside their score."""
+def _with_facts(record: Record, row: Results, bytes_per_token: float) -> Results:
+    """A row of an experiment with the columns that all rows have."""
     tokens, seconds = row.pop("tokens"), row.pop("seconds")
     return {
         **row,
@@ -51,7 +53,7 @@ def _told(record: Record, row: Results, bytes_per_token: float) -> Results:
 
 
 def _from_ablation(results: Results) -> Iterator[Results]:
-    """The best with recurrence, and the best without."""
+    """The best model with segment recurrence, and the best without."""
     size = results["budget"]
     for recurrent in (True, False):
         rows = [row for row in results["rows"] if row["recurrence"] == recurrent]
@@ -67,12 +69,12 @@ def _from_ablation(results: Results) -> Iterator[Results]:
 
 
 def _from_recl(results: Results) -> Iterator[Results]:
-    """One row for each kind of model of one size."""
-    for name, kind in results["kinds"].items():
+    """One row for each architecture."""
+    for name, architecture in results["kinds"].items():
         yield {
             "model": name,
             "bits per byte": mean([one["bits"][name] for one in results["seeds"]]),
-            "parameters": kind["parameters"],
+            "parameters": architecture["parameters"],
             "tokens": results["tokens"],
             "seconds": mean([one["seconds"][name] for one in results["seeds"]]),
             "scored tokens": results["scored"],
@@ -80,12 +82,12 @@ def _from_recl(results: Results) -> Iterator[Results]:
 
 
 def _from_adaptation(results: Results) -> Iterator[Results]:
-    """One row for each model and way to adapt."""
+    """One row for each model and adaptation."""
     for name, seeds in results["models"].items():
-        for way in seeds[0]:
+        for mode in seeds[0]:
             yield {
-                "model": f"{name}, {way}",
-                "bits per byte": mean([one[way]["bits"] for one in seeds]),
+                "model": f"{name}, {mode}",
+                "bits per byte": mean([one[mode]["bits"] for one in seeds]),
                 "parameters": None,
                 "tokens": None,
                 "seconds": None,
@@ -94,10 +96,10 @@ def _from_adaptation(results: Results) -> Iterator[Results]:
 
 
 def _from_run(setting: Setting, run: Path) -> Results:
-    bundle, told = load(run), read_json(run / "run.json")
-    recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(told["data"])
+    bundle, facts = load(run), read_json(run / "run.json")
+    recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(facts["data"])
     if not isinstance(recipe, Recipe):
-        raise InputError(f"{run} is a translator; its BLEU is told by segue translate --reference")
+        raise InputError(f"{run} is a translator; for its BLEU run: segue translate --reference")
     score = evaluate(
         bundle.model,
         corpus.stream("test"),
@@ -114,7 +116,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
         "word perplexity": score.word_perplexity,
         "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
         "training bytes": steps * train.lanes * train.segment * split.bytes / split.tokens,
-        "cpu hours": training_seconds(run) * told["threads"] / 3600,
+        "cpu hours": training_seconds(run) * facts["threads"] / 3600,
         "scored tokens": score.tokens,
         "from": run.name,
         "quick": setting.quick,
@@ -131,18 +133,18 @@ def tell(results: Results) -> list[Block]:
     known = [table["data"] for table in published("results")]
     here = {row["data"] for row in results["ours"]}
     blocks: list[Block] = [
-        "The published tables, with ours in them where the data is the same. Ours are small models, trained "
-        "for minutes on a few cores: they show where such a machine stands, not what the architecture can do. "
-        f"{len(known)} sets are shown, {len(here.intersection(known))} of them with figures of ours: "
-        f"{', '.join(known)}. Rows marked “published” were not run here; for a figure of your own, train a "
-        "preset and give its run: segue lab results --run RUN.",
+        "The published tables, with our results where the data set is the same. Ours are small models, trained "
+        "for minutes on a few cores: they show what such a machine reaches, not what the architecture can do. "
+        f"{len(known)} data sets are shown, {len(here.intersection(known))} of them with our results: "
+        f"{', '.join(known)}. Rows marked “published” were not run here; to add your own, train a "
+        "preset and pass its run: segue lab results --run RUN.",
     ]
     others = sorted(here - set(known))
     blocks += [
         Table(
             ["model", "bits per byte", *_beside_head()],
             [[row["model"], _bits(row), *_beside(row)] for row in results["ours"] if row["data"] == data],
-            f"{data}: nothing was published for it; ours, measured here, at small scale.",
+            f"{data}: no published results; ours were measured here at small scale.",
         )
         for data in others
     ]
@@ -169,9 +171,7 @@ def _table(table: Results, ours: list[Results]) -> Table:
     ]
     rows += [[row["model"], f"{_score(row, table['unit']):.3f}", *_beside(row)] for row in here]
     sources = sorted({row.get("source", table["source"]) for row in table["rows"]}, reverse=True)
-    reach = (
-        "ours beside them, at small scale" if here else "none of them was run: nothing here was trained on it"
-    )
+    reach = "with ours at small scale" if here else "none was run here: nothing was trained on this data set"
     return Table(
         ["model", table["unit"], *_beside_head()],
         rows,
@@ -180,14 +180,14 @@ def _table(table: Results, ours: list[Results]) -> Table:
 
 
 def _published(score: float, unit: str) -> str:
-    """With the digits that were published."""
+    """A score with as many digits as were published."""
     if unit != "bits per character":
         return f"{score:.1f}"
     return f"{score:.2f}" if round(score, 2) == score else f"{score:.3f}"
 
 
 def _score(row: Results, unit: str) -> float | None:
-    """Ours in the unit of a table. A byte of enwik8 or text8 is what they call a character."""
+    """Our score in the unit of a table. Published bits per character of enwik8 and text8 are per byte."""
     value = {"bits per character": row["bits per byte"], "perplexity": row["word perplexity"]}.get(unit)
     return None if value is None else float(value)
 
@@ -210,9 +210,9 @@ def draw(_results: Results) -> list[Picture]:
 
 EXPERIMENT = Experiment(
     name="results",
-    claim="Transformer-XL set the best figures of its time in language modelling.",
+    claim="Transformer-XL reached the best results of its time in language modelling.",
     measure=measure,
     tell=tell,
     draw=draw,
-    lasting=False,
+    cacheable=False,
 )

@@ -1,6 +1,6 @@
-"""What one predicted token costs: reading on with a memory, against reading a whole window anew for it.
+"""Evaluation speed: the cost of one predicted token with memory, compared with a sliding window.
 
-Nothing is trained: cost does not depend on what the weights are.
+Nothing is trained: the cost does not depend on the weights.
 """
 
 import time
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from segue.config import Reach, Reading, XLConfig
-from segue.lab.clock import exponent, interleaved, resident
 from segue.lab.drawing import canvas, plain_ticks
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.profiling import exponent, interleaved, resident
 from segue.lab.published import published, source
-from segue.lab.windows import fast_window, textbook_window
+from segue.lab.sliding_window import fast_window, textbook_window
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 
 SHAPES = {True: {"layers": 2, "width": 256, "heads": 4}, False: {"layers": 12, "width": 512, "heads": 8}}
-"""Quick or not; the full one is the published enwik8 model of 12 layers."""
+"""Model shapes, quick or not; the full one is the published enwik8 model of 12 layers."""
 
 VOCAB, SEGMENT, CLAMP = 256, 128, 1000
-SIDES = {"textbook": "sliding by one, as in the textbook", "fast": "sliding by one, as fast as torch can"}
+SIDES = {"textbook": "sliding window, all scores", "fast": "sliding window, fused attention"}
 
 
 @torch.no_grad()
@@ -67,13 +67,13 @@ def _row(vanilla: TransformerXL, xl: TransformerXL, length: int, repeats: int) -
 
 
 def _segment(vanilla: TransformerXL, window: Tensor) -> None:
-    """Every token of an isolated segment predicted at once."""
+    """All tokens of an isolated segment predicted in one forward pass."""
     hidden, _ = vanilla(window, vanilla.start(reach=Reach(memory=0, positions="restart")))
     vanilla.nats(hidden, window)
 
 
 class _Reader:
-    """Reads some tokens more each time it is asked; its memory is full."""
+    """Reads one more segment at each call of `read`, with a full memory."""
 
     def __init__(self, model: TransformerXL, reading: Reading) -> None:
         self._model, self._tokens = model.frozen(), _tokens(reading.chunk)
@@ -92,22 +92,22 @@ def _tokens(count: int) -> Tensor:
 
 
 def _stream(setting: Setting, total: int) -> Results:
-    """One long stream: seconds and resident bytes of each twentieth."""
+    """One long stream: seconds per token and resident bytes in each twentieth of it."""
     model = TransformerXL(XLConfig(vocab=VOCAB, width=64, layers=2, heads=2)).eval()
     reader = _Reader(model, Reading(segment=256, reach=Reach(memory=256)))
-    part, seconds, held = total // 20, [], []
+    part, seconds, resident_bytes = total // 20, [], []
     for number in range(20):
         begin = time.perf_counter()
         for _ in range(part // 256):
             reader.read()
         seconds.append((time.perf_counter() - begin) / (part // 256 * 256))
-        held.append(resident())
+        resident_bytes.append(resident())
         setting.report("a long stream", number + 1, 20)
-    return {"tokens": total, "seconds per token": seconds, "resident": held}
+    return {"tokens": total, "seconds per token": seconds, "resident": resident_bytes}
 
 
 def _memories(setting: Setting, model: TransformerXL, repeats: int) -> Results:
-    """How the cost of a token grows with the memory that is read."""
+    """The cost of a token by memory length."""
     sizes = [256, 512, 1024, 2048, 4096]
     readers = {str(size): _Reader(model, Reading(segment=64, reach=Reach(memory=size))) for size in sizes}
     setting.report("memories", 1, 2)
@@ -117,7 +117,7 @@ def _memories(setting: Setting, model: TransformerXL, repeats: int) -> Results:
 
 
 def ratio(row: Results, side: str) -> float:
-    """How many times as much a token costs on that side as reading on."""
+    """The cost of a token on that side, in multiples of Transformer-XL's."""
     seconds = row["seconds per token"]
     return float(seconds[side] / seconds["xl"])
 
@@ -129,29 +129,29 @@ def tell(results: Results) -> list[Block]:
     grown = stream["resident"][-1] / stream["resident"][1] - 1
     rising = all(ratio(left, "textbook") < ratio(right, "textbook") for left, right in pairwise(rows))
     return [
-        "To predict a token as well as it can, a vanilla Transformer reads the whole window before it anew, "
-        "for every single token. A Transformer-XL has read it already: what is left to do is the token "
-        f"itself. So the published table compares the time for one token. Here, with {model['layers']} layers "
-        f"of width {model['width']}, the window is read as in the textbook (all scores of all tokens, which is "
-        "what was published), and also as fast as torch can (fused attention, one row in the last layer).",
+        "To give every token a full context, a vanilla Transformer reads the whole window again for every token. "
+        "Transformer-XL keeps the context in memory and computes the new tokens only. "
+        f"The published table compares the time per token. Here, with {model['layers']} layers "
+        f"of width {model['width']}, the window is read in two ways: with all scores of all tokens, as published, "
+        "and as fast as PyTorch can (fused attention, one query in the last layer).",
         Verdict(
-            "Reading on is more than a thousand times as fast as sliding by one at a length of "
+            "Transformer-XL is more than a thousand times as fast as a sliding window at an attention length of "
             f"{last['attention']:,}.",
             ratio(last, "textbook") > 1000,
-            f"{ratio(last, 'textbook'):,.0f} times as fast as the textbook's window, "
-            f"{ratio(last, 'fast'):,.0f} times as fast as the fastest one; published: "
+            f"{ratio(last, 'textbook'):,.0f} times as fast as the window with all scores, "
+            f"{ratio(last, 'fast'):,.0f} times as fast as the one with fused attention; published: "
             f"{theirs['times'][str(last['attention'])]:,}",
         ),
         Verdict(
-            "The longer the attention, the greater the advantage.",
+            "The longer the attention length, the greater the speed-up.",
             rising,
             ", ".join(f"{ratio(row, 'textbook'):,.0f} × at {row['attention']:,}" for row in rows),
         ),
         Verdict(
-            "The cost of a token does not grow with the stream, in time or in memory.",
+            "The cost of a token, in time and in memory, does not grow with the length of the stream.",
             halves[1] < 1.25 * halves[0] and grown < 0.02,
             f"over {stream['tokens']:,} tokens, the second half took {halves[1] / halves[0]:.2f} times as long "
-            f"as the first, and the process held {grown:+.1%} more bytes at the end than after the first tenth",
+            f"as the first, and resident memory changed by {grown:+.1%} from the first tenth to the end",
         ),
         Table(
             ["attention length", *SIDES.values(), "isolated segments", "published"],
@@ -164,11 +164,11 @@ def tell(results: Results) -> list[Block]:
                 ]
                 for row in rows
             ],
-            f"Time for one predicted token, in times of Transformer-XL's. Published: {source(theirs['source'])}.",
+            f"Time per predicted token, in multiples of Transformer-XL's. Published: {source(theirs['source'])}.",
         ),
-        "Isolated segments are the cheap way of a vanilla model: one window predicts all of its tokens at "
-        "once, the first of them without context. What that costs in bits is another experiment (what a seam "
-        f"costs). With its memory, Transformer-XL's time per token grows as the power {memory['exponent']:.2f} "
+        "Isolated segments are the cheap evaluation of a vanilla model: one window predicts all of its tokens in "
+        "one pass, the first of them without context. The experiment on context fragmentation measures what that "
+        f"costs in bits. Transformer-XL's time per token grows as the power {memory['exponent']:.2f} "
         "of the memory length here.",
     ]
 
@@ -180,7 +180,7 @@ def draw(results: Results) -> list[Picture]:
     for side, name in SIDES.items():
         left.plot(lengths, [ratio(row, side) for row in rows], "o-", label=name)
     left.plot(lengths, [theirs[str(length)] for length in lengths], "s--", label="published")
-    left.set(title="times as fast as sliding", xlabel="attention length")
+    left.set(title="speed-up over a sliding window", xlabel="attention length")
     plain_ticks(left, [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000])
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
     stream = results["stream"]
@@ -195,7 +195,7 @@ def draw(results: Results) -> list[Picture]:
     return [
         Picture(
             "speed",
-            "Cost of one token: against sliding by one, along a stream, and by memory length.",
+            "Cost of one token: compared with a sliding window, along a stream, and by memory length.",
             figure,
         )
     ]
@@ -203,7 +203,7 @@ def draw(results: Results) -> list[Picture]:
 
 EXPERIMENT = Experiment(
     name="speed",
-    claim="Transformer-XL evaluates up to 1,874 times as fast as a vanilla Transformer that slides by one token.",
+    claim="Transformer-XL evaluates up to 1,874 times as fast as a vanilla Transformer with a sliding window.",
     measure=measure,
     tell=tell,
     draw=draw,

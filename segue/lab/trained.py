@@ -1,6 +1,7 @@
-"""Small models, trained by recipe with an equal budget, each once: what any experiment trained, all others find.
+"""Small models, trained by recipe with an equal budget, each once: experiments share the models that they train.
 
-A run lies under `runs/` in the output, named by what defines it; one that was killed goes on from its checkpoint.
+A run lies under `runs/` in the output. Its name is a digest of what defines it; a killed run resumes from its
+checkpoint.
 """
 
 import json
@@ -15,7 +16,7 @@ from segue.config import ENCODINGS, Reach, Reading, XLConfig
 from segue.errors import InputError
 from segue.infer.evaluate import Score, evaluate, evaluate_sliding
 from segue.lab.experiment import Setting
-from segue.lab.sources import digest_here
+from segue.lab.source_digest import digest_here
 from segue.recipe import Recipe, TrainConfig
 from segue.training import run as runs
 from segue.training.loop import Event
@@ -24,7 +25,7 @@ from segue.training.run import read_log
 
 @dataclass(frozen=True)
 class Budget:
-    """What every side of a comparison gets: the same shape, tokens, steps and rate."""
+    """What every side of a comparison gets: the same shape, tokens, steps and learning rate."""
 
     width: int
     layers: int
@@ -32,12 +33,12 @@ class Budget:
     lanes: int
     segment: int
     steps: int
-    learning_rate: float = 1e-2  # of muon, where nothing is tuned
+    learning_rate: float = 1e-2  # of Muon, where nothing is tuned
     scored: int = 50_000  # tokens of the test split that are scored
 
     @property
     def tokens(self) -> int:
-        """Read in training."""
+        """The number of training tokens."""
         return self.lanes * self.segment * self.steps
 
 
@@ -60,9 +61,9 @@ def recipe_for(
     positions: str | None = None,
     given: Budget | None = None,
 ) -> Recipe:
-    """A Transformer-XL within the budget; with a memory as long as the segment, unless told otherwise.
+    """A Transformer-XL within the budget; by default its memory is as long as the segment.
 
-    Absolute encodings count on with a memory, and anew in every segment without one.
+    With a memory, absolute positions continue from segment to segment; without one they restart in each.
     """
     size = given or budget(setting)
     memory = size.segment if memory is None else memory
@@ -89,7 +90,7 @@ def recipe_for(
 
 
 def schedule(size: Budget, *, seed: int, memory: int, **more: Any) -> TrainConfig:
-    """The same tuning for all: what of a recipe is not the model's."""
+    """The training settings that all recipes share."""
     settings: dict[str, Any] = {
         "lanes": size.lanes,
         "segment": size.segment,
@@ -108,18 +109,18 @@ def schedule(size: Budget, *, seed: int, memory: int, **more: Any) -> TrainConfi
     return TrainConfig(**{**settings, **more})
 
 
-def trained(setting: Setting, recipe: Recipe, told: str) -> Bundle:
-    """The model that the recipe makes of the setting's corpus, trained now unless it already was."""
-    return load(trained_run(setting, recipe, told))
+def trained(setting: Setting, recipe: Recipe, label: str) -> Bundle:
+    """The model of a recipe, trained on the setting's corpus now unless its run is there already."""
+    return load(trained_run(setting, recipe, label))
 
 
-def trained_run(setting: Setting, recipe: Recipe, told: str) -> Path:
-    """The same, as the folder of its run; its log tells how training went. `told` is for whoever watches."""
+def trained_run(setting: Setting, recipe: Recipe, label: str) -> Path:
+    """The same, as the run's folder, with its training log. `label` names it in the progress line."""
     run = setting.output / "runs" / run_name(setting, recipe)
 
     def watch(event: Event) -> None:
         if event.kind == "step":
-            setting.report(f"training {told}", event.step, recipe.train.steps)
+            setting.report(f"training {label}", event.step, recipe.train.steps)
 
     if not (run / "run.json").is_file():
         runs.train(recipe, setting.data, run, watch=watch)
@@ -129,9 +130,9 @@ def trained_run(setting: Setting, recipe: Recipe, told: str) -> Path:
 
 
 def run_name(setting: Setting, recipe: Recipe) -> str:
-    """A digest of all that decides what comes out: recipe, data, and the code that trains."""
-    decisive = [recipe.model_dump(mode="json"), setting.corpus.header.checksums, digest_here(runs.__name__)]
-    return sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    """A digest of the recipe, the data and the code that trains."""
+    key = [recipe.model_dump(mode="json"), setting.corpus.header.checksums, digest_here(runs.__name__)]
+    return sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _finished(run: Path) -> bool:
@@ -145,59 +146,66 @@ def _finished(run: Path) -> bool:
 
 
 def training_seconds(run: Path) -> float:
-    """How long a run took."""
+    """The training time of a run."""
     return float(read_log(run)[-1]["seconds"])
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a model is read: with a memory, or anew for every token; and how many keys a token sees."""
+class EvaluationMode:
+    """How a model is evaluated: with a memory or with a sliding window."""
 
     name: str
     reading: Reading
-    attention: int
+    attention: int  # the most keys that a token attends to
     sliding: bool = False
 
 
 def score(
-    setting: Setting, bundle: Bundle, way: Way | None = None, *, split: str = "test", told: str = ""
+    setting: Setting,
+    bundle: Bundle,
+    mode: EvaluationMode | None = None,
+    *,
+    split: str = "test",
+    label: str = "",
 ) -> Score:
-    """How well a model reads the beginning of a split; as it was trained to, or in another way."""
-    read = partial(evaluate_sliding, batch=128) if way is not None and way.sliding else evaluate
+    """The score of a model on the beginning of a split, read as in training or in another mode."""
+    read = partial(evaluate_sliding, batch=128) if mode is not None and mode.sliding else evaluate
     return read(
         bundle.model,
         setting.stream(split),
-        bundle.reading if way is None else way.reading,
+        bundle.reading if mode is None else mode.reading,
         limit=scored_tokens(setting, split),
-        report=lambda _task, done, total: setting.report(f"reading {told}".strip(), done, total),
+        report=lambda _task, done, total: setting.report(f"reading {label}".strip(), done, total),
     )
 
 
 def scored_tokens(setting: Setting, split: str = "test") -> int:
-    """How much of a split is scored."""
-    wanted, there = budget(setting).scored, len(setting.stream(split).ids) - 1
-    if there < 1000:
+    """The number of tokens of a split that are scored."""
+    available = len(setting.stream(split).ids) - 1
+    if available < 1000:
         raise InputError(
-            f"{setting.data} has a {split} split of {there + 1} tokens; the lab wants 1,001 or more"
+            f"{setting.data} has a {split} split of {available + 1} tokens; the lab needs 1,001 or more"
         )
-    return min(wanted, there)
+    return min(budget(setting).scored, available)
 
 
-def as_trained(bundle: Bundle) -> Way:
-    """Segment by segment, with the memory that it was trained with."""
+def as_trained(bundle: Bundle) -> EvaluationMode:
+    """Segment by segment, with the memory length of training."""
     reading = bundle.reading
-    return Way("as trained", reading, reading.segment + reading.reach.memory)
+    return EvaluationMode("as trained", reading, reading.segment + reading.reach.memory)
 
 
-def remembering(bundle: Bundle, memory: int) -> Way:
-    """With a memory of that length, every token seeing as many keys: the paper's way to evaluate."""
+def with_memory(bundle: Bundle, memory: int) -> EvaluationMode:
+    """With a memory of that length, and as many keys for every token: the paper's evaluation."""
     segment = bundle.reading.segment
-    return Way(f"memory {memory}", Reading(segment=segment, reach=Reach(memory=memory, span=memory)), memory)
+    return EvaluationMode(
+        f"memory {memory}", Reading(segment=segment, reach=Reach(memory=memory, span=memory)), memory
+    )
 
 
-def sliding(bundle: Bundle) -> Way:
-    """By one token at a time, a segment read anew for each: the vanilla way, where every token sees enough."""
+def sliding_window(bundle: Bundle) -> EvaluationMode:
+    """A sliding window: a whole segment is read again for every token, so that each has full context."""
     segment = bundle.reading.segment
     positions = bundle.reading.reach.positions
     reading = Reading(segment=segment, reach=Reach(memory=0, positions=positions))
-    return Way("sliding by one", reading, segment, sliding=True)
+    return EvaluationMode("sliding by one", reading, segment, sliding=True)

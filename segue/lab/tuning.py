@@ -1,4 +1,4 @@
-"""Equal tuning for every side of a comparison: the same few settings of the optimizer, tried on validation text."""
+"""Equal tuning for every side of a comparison: the same few optimizer settings, chosen on the validation split."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +15,21 @@ TRIES = (
     {"optimizer": "adamw", "learning_rate": 2e-3},
     {"optimizer": "adamw", "learning_rate": 5e-3},
 )
-"""What every side tries, for a quarter of the steps."""
+"""The optimizer settings that every side tries, for a quarter of the steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """A recipe as it came out of tuning."""
+    """A tuned recipe."""
 
     recipe: Recipe
-    tries: list[Results]  # with the bits per byte that they reached in validation; none in the quick version
+    tries: list[Results]  # each with its validation bits per byte; none in the quick version
 
     def seeded(self, seed: int) -> Recipe:
         return changed(self.recipe, seed=seed)
 
-    def told(self) -> Results:
-        """For the record."""
+    def summary(self) -> Results:
+        """What the results say of it."""
         return {
             "optimizer": self.recipe.train.optimizer,
             "learning_rate": self.recipe.train.learning_rate,
@@ -37,24 +37,24 @@ class Tuned:
         }
 
 
-def tuned(setting: Setting, recipe: Recipe, told: str) -> Tuned:
-    """The recipe with the best of the settings that all try; in the quick version as it is."""
+def tuned(setting: Setting, recipe: Recipe, label: str) -> Tuned:
+    """The recipe with the best of the settings; in the quick version unchanged."""
     if setting.quick:
         return Tuned(recipe, [])
-    reached = [_reached(setting, recipe, one, told) for one in TRIES]
+    reached = [_reached(setting, recipe, one, label) for one in TRIES]
     tries = [{**one, "bits_per_byte": bits} for one, bits in zip(TRIES, reached, strict=True)]
     return Tuned(changed(recipe, **TRIES[reached.index(min(reached))]), tries)
 
 
 def changed(recipe: Recipe, **train: Any) -> Recipe:
-    """The recipe with other settings of its training."""
+    """The recipe with changed training settings."""
     return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
 
 
-def _reached(setting: Setting, recipe: Recipe, tried: dict[str, Any], told: str) -> float:
+def _reached(setting: Setting, recipe: Recipe, tried: dict[str, Any], label: str) -> float:
     """Bits per byte of the validation split after a quarter of the steps."""
     steps = max(20, recipe.train.steps // 4)
     short = changed(recipe, **tried, steps=steps, warmup=max(1, steps // 20))
-    bundle = load(trained_run(setting, short, f"{told}, {tried['optimizer']} at {tried['learning_rate']:g}"))
+    bundle = load(trained_run(setting, short, f"{label}, {tried['optimizer']} at {tried['learning_rate']:g}"))
     limit = scored_tokens(setting, "valid")
     return evaluate(bundle.model, setting.stream("valid"), bundle.reading, limit=limit).bits_per_byte

@@ -143,7 +143,7 @@ def test_where_its_tokens_look(trained: Path) -> None:
     assert "the last 6 tokens look at themselves and at 8 in memory" in told
     assert "(d) how far the key lies" in told
     assert "give --text or --file" in shown(run, "-o", page)
-    assert "two are needed" in shown(run, "-o", page, "--text", "1")
+    assert "needs at least two" in shown(run, "-o", page, "--text", "1")
     assert "could not be read" in shown(run, "-o", page, "--file", trained / "nothing")
     shown(run, "-o", page, "--file", trained / "server.log")
     assert "the last 64 tokens look at themselves and at 192 in memory" in page.read_text()

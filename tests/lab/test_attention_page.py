@@ -18,7 +18,7 @@ from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.trace import TERMS
 from segue.lab.attention_page import View, attention_page
-from segue.lab.looking import encoder_views, is_encoder, reader_views
+from segue.lab.attention_views import encoder_views, is_encoder, reader_views
 from segue.text.tokenizer import ByteTokenizer
 from support import build, shape
 
@@ -33,9 +33,9 @@ def data_of(page: str) -> dict[str, object]:
 
 def test_weights_come_back_as_they_went_in() -> None:
     weights, term = torch.rand(2, 3, 4).softmax(dim=-1), torch.rand(2, 3, 4).softmax(dim=-1)
-    view = View("layer 1", ["a", "b", "c"], ["x", "y", "z", "w"], weights, held=1, terms={"(a)": term})
-    kept = data_of(attention_page("Title", "told", [view]))["views"][0]  # type: ignore[index]
-    assert (kept["queries"], kept["keys"], kept["heads"], kept["held"]) == (list("abc"), list("xyzw"), 2, 1)
+    view = View("layer 1", ["a", "b", "c"], ["x", "y", "z", "w"], weights, memory=1, terms={"(a)": term})
+    kept = data_of(attention_page("Title", "subtitle", [view]))["views"][0]  # type: ignore[index]
+    assert (kept["queries"], kept["keys"], kept["heads"], kept["memory"]) == (list("abc"), list("xyzw"), 2, 1)
     for text, given in ((kept["weights"], weights), (kept["terms"][0]["weights"], term)):
         found = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(2, 3, 4) / 255
         assert np.abs(found - given.numpy()).max() <= 0.5 / 255 + 1e-6
@@ -57,7 +57,7 @@ def test_the_pages_data_holds_no_markup_and_parses_back_to_what_was_given() -> N
     text = page.partition('id="data">')[2].partition("</script>")[0]
     assert not set(text) & set("<\u2028\u2029")
     data = json.loads(text)
-    assert data["told"] == HOSTILE
+    assert data["subtitle"] == HOSTILE
     assert (data["views"][0]["name"], data["views"][0]["keys"]) == (HOSTILE, [HOSTILE])
 
 
@@ -75,7 +75,7 @@ def test_the_second_half_of_a_text_looks_and_the_first_is_memory() -> None:
     views = reader_views(a_bundle(), b"abcdefghij", segment=None, memory=None)
     assert [view.name for view in views] == ["layer 1", "layer 2"]
     for view in views:
-        assert ("".join(view.queries), "".join(view.keys), view.held) == ("fghij", "abcdefghij", 5)
+        assert ("".join(view.queries), "".join(view.keys), view.memory) == ("fghij", "abcdefghij", 5)
         assert list(view.terms) == list(TERMS.values())
         for weights in (view.weights, *view.terms.values()):
             torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 5))
@@ -83,12 +83,12 @@ def test_the_second_half_of_a_text_looks_and_the_first_is_memory() -> None:
 
 def test_a_model_without_distances_has_no_terms_and_asked_lengths_are_kept() -> None:
     (first, _) = reader_views(a_bundle("sinusoidal"), b"abcdefghij", segment=3, memory=4)
-    assert ("".join(first.queries), "".join(first.keys), first.held) == ("hij", "defghij", 4)
+    assert ("".join(first.queries), "".join(first.keys), first.memory) == ("hij", "defghij", 4)
     assert not first.terms
 
 
 def test_a_text_too_short_is_said() -> None:
-    with pytest.raises(InputError, match="found 1 tokens of text; two are needed"):
+    with pytest.raises(InputError, match="the text has 1 tokens; attention needs at least two"):
         reader_views(a_bundle(), b"a", segment=None, memory=None)
 
 
@@ -135,7 +135,7 @@ def test_every_token_of_an_encoder_looks_at_every_other(tmp_path: Path) -> None:
     assert is_encoder(folder)
     (view,) = encoder_views(folder, "The animal was tired")
     assert view.queries == view.keys == ["[CLS]", "the", "animal", "was", "tired", "[SEP]"]
-    assert (view.held, view.terms) == (0, {})
+    assert (view.memory, view.terms) == (0, {})
     assert bool((view.weights > 0).all())
     with pytest.raises(InputError, match="more tokens than the 8"):
         encoder_views(folder, "the animal was too tired it was too tired")
@@ -171,23 +171,23 @@ def test_a_browser_shows_where_the_token_looks_that_is_pointed_at(tmp_path: Path
     weights[0, 0, 0], weights[0, 1, 3], weights[1, :, 1] = 1, 1, 1
     term = torch.zeros(2, 2, 4)
     term[:, :, 2] = 1
-    view = View("layer 1", ["c", "d"], list("abcd"), weights, held=2, terms={"(d)": term})
-    page = attention_page("Title", "told", [view])
+    view = View("layer 1", ["c", "d"], list("abcd"), weights, memory=2, terms={"(d)": term})
+    page = attention_page("Title", "subtitle", [view])
     dom = seen_in_a_browser(page, tmp_path, "view=0&head=0")
-    assert summary(dom) == "“d” looks most at “d” (100 %); 0 % of its look crosses the seam into memory"
+    assert summary(dom) == "“d” attends most to “d” (100 %); 0 % of its attention is on memory"
     assert arrows(dom) == ["arrow"]
     point = "document.querySelectorAll('.query')[0].dispatchEvent(new MouseEvent('mouseenter'))"
     dom = seen_in_a_browser(page, tmp_path, "view=0&head=0", point)
-    assert summary(dom) == "“c” looks most at “a” (100 %); 100 % of its look crosses the seam into memory"
+    assert summary(dom) == "“c” attends most to “a” (100 %); 100 % of its attention is on memory"
     assert arrows(dom) == ["arrow over-seam"]
     choose = "$('term').value = 0; $('term').onchange()"
     dom = seen_in_a_browser(page, tmp_path, "view=0&head=1", choose)
-    assert summary(dom) == "“d” looks most at “c” (100 %); 0 % of its look crosses the seam into memory"
+    assert summary(dom) == "“d” attends most to “c” (100 %); 0 % of its attention is on memory"
 
 
 def test_a_browser_shows_a_text_that_looks_like_markup(tmp_path: Path) -> None:
     page = attention_page("Title", HOSTILE, [View("layer 1", ["c"], [HOSTILE], torch.ones(1, 1, 1))])
-    assert summary(seen_in_a_browser(page, tmp_path)).startswith("“c” looks most at “<!-- <script>")
+    assert summary(seen_in_a_browser(page, tmp_path)).startswith("“c” attends most to “<!-- <script>")
 
 
 def summary(dom: str) -> str:

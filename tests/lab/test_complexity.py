@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from segue.lab import complexity
-from segue.lab.layers import KERNEL, LAYERS, PATHS, SHORT, costs, fewest, waiting
+from segue.lab.layers import (
+    KERNEL,
+    LAYERS,
+    PATH_WINDOW,
+    PATHS,
+    costs,
+    fewest_operations,
+    sequential_operations,
+)
 
 
 def test_products_are_those_of_the_formulas() -> None:
@@ -26,7 +34,7 @@ def test_paths(length: int) -> None:
     assert PATHS["self-attention"](length) == 1
     assert PATHS["recurrent"](length) == length
     assert PATHS["convolution"](length) == math.ceil((length - 1) / (KERNEL - 1))
-    assert PATHS["restricted attention"](length) == math.ceil((length - 1) / (SHORT - 1))
+    assert PATHS["restricted attention"](length) == math.ceil((length - 1) / (PATH_WINDOW - 1))
     assert PATHS["dilated convolution"](length) == math.ceil(math.log(length, KERNEL))
 
 
@@ -37,7 +45,7 @@ def test_a_path_is_the_shortest_that_there_is(stride: int) -> None:
     states = [first.tanh()]
     for step in range(1, 13):
         states.append((states[step - 1] + states[max(0, step - stride)]).tanh())
-    assert fewest(states[12], first, "TanhBackward0") == 1 + 12 // stride
+    assert fewest_operations(states[12], first, "TanhBackward0") == 1 + 12 // stride
 
 
 def exponents(products: float) -> dict[str, dict[str, float]]:
@@ -52,7 +60,7 @@ def test_full_attention_does_not_pass_for_linear() -> None:
 
 def test_only_a_recurrent_layer_waits() -> None:
     for name, layer in LAYERS.items():
-        short, long = waiting(layer, 10), waiting(layer, 20)
+        short, long = sequential_operations(layer, 10), sequential_operations(layer, 20)
         assert (long > 1.5 * short) == (name == "recurrent")
 
 

@@ -8,14 +8,14 @@ import torch
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.errors import ConfigError
-from segue.lab.confusion import told_apart
+from segue.lab.confusion import weight_difference
 from support import build, shape
 
 
 def apart(encoding: str, positions: str) -> float:
     reach = Reach(memory=6, positions=positions)
     model = build(shape(encoding, vocab=40))
-    return told_apart(Bundle(model, Reading(segment=6, reach=reach)))
+    return weight_difference(Bundle(model, Reading(segment=6, reach=reach)))
 
 
 def test_only_confused_positions_are_confused() -> None:
@@ -30,7 +30,7 @@ def test_a_head_so_sharp_that_weights_are_nothing_is_measured_too() -> None:
         for name, weight in model.named_parameters():
             if "attention" in name and weight.dim() > 1:
                 weight.mul_(1e3)
-    apart = told_apart(Bundle(model, Reading(segment=6, reach=Reach(memory=6, positions="onward"))))
+    apart = weight_difference(Bundle(model, Reading(segment=6, reach=Reach(memory=6, positions="onward"))))
     assert math.isfinite(apart)
 
 

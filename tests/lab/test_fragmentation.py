@@ -20,13 +20,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(tmp_path_factory.mktemp("fragmentation"), documents=1, words=1200)
 
 
-@pytest.mark.parametrize("way", fragmentation.WAYS)
-def test_tokens_that_go_through_the_layers_are_counted(way: str, corpus: Path, tmp_path: Path) -> None:
-    reach = Reach(memory=SEGMENT) if way == "xl" else Reach(memory=0, positions="restart")
-    model = build(shape("xl" if way == "xl" else "sinusoidal", vocab=256)).float()
+@pytest.mark.parametrize("mode", fragmentation.MODES)
+def test_tokens_that_go_through_the_layers_are_counted(mode: str, corpus: Path, tmp_path: Path) -> None:
+    reach = Reach(memory=SEGMENT) if mode == "xl" else Reach(memory=0, positions="restart")
+    model = build(shape("xl" if mode == "xl" else "sinusoidal", vocab=256)).float()
     bundle = Bundle(model, Reading(segment=SEGMENT, reach=reach))
-    found = fragmentation._read(Setting(corpus, tmp_path, quick=True), bundle, way, TOTAL)
-    assert found["read"] == (SEGMENT if way == "sliding" else 1)
+    found = fragmentation._read(Setting(corpus, tmp_path, quick=True), bundle, mode, TOTAL)
+    assert found["read"] == (SEGMENT if mode == "sliding" else 1)
 
 
 def test_every_call_is_counted_and_afterwards_none() -> None:
@@ -43,7 +43,7 @@ def test_every_call_is_counted_and_afterwards_none() -> None:
 def test_a_difference_of_untrained_weights_is_no_seam() -> None:
     """Untrained, all places cost about the same, and a hair less or more is not shown."""
     bits = {"segments": [7.9011] * 4 + [7.9001] * 4, "sliding": [7.9001] * 8, "xl": [7.9] * 8}
-    ways = {way: [{"bits": bits[way], "read": 1.0}] for way in fragmentation.WAYS}
-    results = {"segment": 8, "scored": 8, "trained": 0, "ways": ways}
+    modes = {mode: [{"bits": bits[mode], "read": 1.0}] for mode in fragmentation.MODES}
+    results = {"segment": 8, "scored": 8, "trained": 0, "ways": modes}
     found = [block for block in fragmentation.tell(results) if isinstance(block, Verdict)]
     assert [verdict.shown for verdict in found] == [False, False, False]

@@ -40,7 +40,7 @@ def test_an_id_for_every_place_reads_the_same() -> None:
     torch.manual_seed(0)
     model = RecurrentModel(RecurrentConfig(vocab=VOCAB, width=6)).double().eval()
     tokens = some_tokens(2, 7)
-    apart = gradients.by_place(model, tokens)
+    apart = gradients.by_position(model, tokens)
     memory = model.start(lanes=2, reach=Reach(memory=1))
     hidden, _ = apart(torch.arange(14).view(2, 7), memory)
     assert_close(hidden, model(tokens, memory)[0])

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 import segue
 from runs import make_corpus
-from segue.cli import app, experimenting
+from segue.cli import app
+from segue.cli import lab as lab_command
 from segue.errors import InputError
 from segue.lab import trained, tuning
+from segue.lab.cache import cached
 from segue.lab.experiment import TITLES, Experiment, Picture, Setting, Table, Verdict, experiment
-from segue.lab.kept import kept
 from segue.lab.record import measured, read_record, record_path
 from segue.lab.report import write_report
 
@@ -32,7 +33,9 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained, "QUICK", TINY)
 
 
-def counting(name: str = "positions", version: int = 1, lasting: bool = True) -> tuple[Experiment, list[int]]:
+def counting(
+    name: str = "positions", version: int = 1, cacheable: bool = True
+) -> tuple[Experiment, list[int]]:
     """An experiment that counts how often it was measured."""
     calls: list[int] = []
 
@@ -40,7 +43,7 @@ def counting(name: str = "positions", version: int = 1, lasting: bool = True) ->
         calls.append(setting.seed)
         return {"values": (1.5, 2.5)}
 
-    found = Experiment(name, "a claim", measure, lambda _: [], lambda _: [], version, lasting)
+    found = Experiment(name, "a claim", measure, lambda _: [], lambda _: [], version, cacheable)
     return found, calls
 
 
@@ -62,7 +65,7 @@ def test_another_version_of_the_experiment_measures_again(tmp_path: Path, corpus
     setting = Setting(corpus, tmp_path, quick=True)
     measured(counting()[0], setting, "")
     assert measured(counting(version=2)[0], setting, "")[1]
-    assert measured(counting(version=2, lasting=False)[0], setting, "")[1]
+    assert measured(counting(version=2, cacheable=False)[0], setting, "")[1]
 
 
 def test_three_seeds_or_one(corpus: Path, tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_every_side_tries_the_same_settings_and_keeps_its_best(
 
 def test_a_corpus_too_small_to_score_is_said(tmp_path: Path) -> None:
     setting = Setting(make_corpus(tmp_path, documents=24), tmp_path, quick=True)
-    with pytest.raises(InputError, match="has a test split of .* tokens; the lab wants 1,001 or more"):
+    with pytest.raises(InputError, match="has a test split of .* tokens; the lab needs 1,001 or more"):
         trained.scored_tokens(setting)
 
 
@@ -132,7 +135,7 @@ QUICKEST = ("attention", "ablation", "extrapolation", "fragmentation", "confusio
 def test_from_a_command_to_a_page(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["lab", "all", "--quick", "--data", str(corpus), "-o", str(tmp_path), "--threads", "1"]
     monkeypatch.setattr(sys, "argv", ["segue", *words])
-    monkeypatch.setattr(experimenting, "TITLES", dict.fromkeys(QUICKEST, ""))  # those of a second or two
+    monkeypatch.setattr(lab_command, "TITLES", dict.fromkeys(QUICKEST, ""))  # those of a second or two
     done = RUN.invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     for name in QUICKEST:
@@ -162,11 +165,11 @@ def test_results_of_another_version_are_drawn_and_it_is_said(tmp_path: Path, cor
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "results": {"of": "another shape"}}))
     write_report(tmp_path, draw=[])
-    assert "They have another shape than this version draws" in (tmp_path / "index.html").read_text()
+    assert "This version cannot draw results of that shape" in (tmp_path / "index.html").read_text()
 
 
 def test_a_page_of_nothing_and_a_damaged_record_are_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no results yet; measure some: segue lab all --quick"):
+    with pytest.raises(InputError, match="has no results yet; run: segue lab all --quick"):
         write_report(tmp_path, draw=[])
     record_path(tmp_path, "speed").write_text("{")
     with pytest.raises(InputError, match="speed.json is no JSON"):
@@ -179,12 +182,12 @@ def test_json_nested_too_deeply_is_said_in_one_line(tmp_path: Path, corpus: Path
     with pytest.raises(InputError, match="speed.json is nested too deeply.*; remove it and measure again"):
         read_record(tmp_path, "speed")
     setting = Setting(corpus, tmp_path, quick=True)
-    kept(setting, __name__, {}, lambda: 1)
+    cached(setting, __name__, {}, lambda: 1)
     (file,) = (tmp_path / "runs").iterdir()
-    for text, said in ((deep, "nested too deeply"), ("{", "is no JSON"), ("{}", "found nothing; remove it")):
+    for text, said in ((deep, "nested too deeply"), ("{", "is no JSON"), ("{}", "holds nothing; remove it")):
         file.write_text(text)
         with pytest.raises(InputError, match=said):
-            kept(setting, __name__, {}, lambda: 1)
+            cached(setting, __name__, {}, lambda: 1)
 
 
 def test_a_log_nested_too_deeply_is_that_of_an_unfinished_run(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from runs import make_corpus
-from segue.lab import algorithms, kinds, parts
-from segue.lab.exercise import brief, exercise
+from segue.lab import algorithms, architectures, parts
 from segue.lab.experiment import Setting
+from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.footprint import parameters
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
@@ -24,23 +24,25 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 
 
 def test_questions_are_put_together_so_that_only_answers_are_asked() -> None:
-    tokens, targets, answers, lengths = algorithms.together([(b"ab=", b"ba."), (b"c=", b"c.")])
+    tokens, targets, answers, lengths = algorithms.padded_batch([(b"ab=", b"ba."), (b"c=", b"c.")])
     assert bytes(targets[0][answers[0]].tolist()) == b"ba."
     assert bytes(targets[1][answers[1]].tolist()) == b"c."
     assert lengths.tolist() == [5, 3]
     assert bytes(tokens[0].tolist()) == b"ab=ba"
 
 
-@pytest.mark.parametrize("name", algorithms.WAYS)
+@pytest.mark.parametrize("name", algorithms.MODELS)
 def test_with_enough_memory_segments_read_as_the_whole_text_does(name: str) -> None:
     torch.manual_seed(0)
-    way = algorithms.WAYS[name]
-    model = build_language_model(way.config).double().eval()
+    setup = algorithms.MODELS[name]
+    model = build_language_model(setup.config).double().eval()
     draw = random.Random(0)
     texts = [algorithms.question(draw, "addition", length) for length in (3, 9, 20)]
-    tokens, _, _, lengths = algorithms.together(texts)
-    whole = algorithms.Way(way.config, 0, way.memory)
-    assert_close(algorithms.read(way, model, tokens, lengths), algorithms.read(whole, model, tokens, lengths))
+    tokens, _, _, lengths = algorithms.padded_batch(texts)
+    whole = algorithms.ModelSetup(setup.config, 0, setup.memory)
+    assert_close(
+        algorithms.read(setup, model, tokens, lengths), algorithms.read(whole, model, tokens, lengths)
+    )
 
 
 def test_an_answer_counts_if_all_of_it_is_right() -> None:
@@ -57,26 +59,26 @@ def test_an_answer_counts_if_all_of_it_is_right() -> None:
         def logprobs(self, hidden):  # type: ignore[no-untyped-def]
             return hidden
 
-    way = algorithms.WAYS["relative"]
-    found = algorithms.right(way, Copier(way.config), "copy", 5, 300)
+    setup = algorithms.MODELS["relative"]
+    found = algorithms.accuracy(setup, Copier(setup.config), "copy", 5, 300)
     assert found == pytest.approx((0.9**5, 5.4 / 6), abs=0.1)  # the full stop is a symbol too
 
 
 @pytest.mark.parametrize("name", parts.VARIANTS)
 def test_every_variant_learns_and_differs_in_its_part_alone(name: str, setting: Setting) -> None:
-    size = parts.Sizes(steps=3, lanes=2, segment=8, scored=64, looks=1)
+    size = parts.Sizes(steps=3, lanes=2, segment=8, scored=64, curve_points=1)
     found = parts._learned(setting, name, size, 1e-3, seed=0)
     assert found["finite"]
     assert 0 < found["bits"] < 100  # averages over three batches are no good yet
     assert len(found["curve"]) == 1
-    whole = parts._config(setting, parts.VARIANTS[parts.WHOLE])
+    whole = parts._config(setting, parts.VARIANTS[parts.COMPLETE])
     assert parameters(parts._config(setting, parts.VARIANTS[name])) == parameters(whole)
 
 
 def test_only_with_batchnorm_a_sentence_depends_on_its_neighbours(setting: Setting) -> None:
     size = parts.Sizes(steps=1, lanes=4, segment=8)
-    assert parts.dependence(setting, parts.VARIANTS[parts.WHOLE], size)["training"] < 1e-5
-    over = parts.dependence(setting, parts.VARIANTS["BatchNorm for LayerNorm"], size)
+    assert parts.batch_dependence(setting, parts.VARIANTS[parts.COMPLETE], size)["training"] < 1e-5
+    over = parts.batch_dependence(setting, parts.VARIANTS["BatchNorm for LayerNorm"], size)
     assert over["training"] > 1e-2
     assert over["reading"] < 1e-5
 
@@ -91,8 +93,11 @@ def test_without_skip_connections_nothing_goes_around(setting: Setting) -> None:
     assert_close(hidden, hidden[:1, :1].expand_as(hidden))  # what was read did not come through
 
 
-def test_all_kinds_have_one_size(setting: Setting) -> None:
-    sizes = {name: parameters(kinds.tuned(setting, name).found.recipe.model) for name in kinds.KINDS}
+def test_all_architectures_have_one_size(setting: Setting) -> None:
+    sizes = {
+        name: parameters(architectures.tuned_architecture(setting, name).tuning.recipe.model)
+        for name in architectures.ARCHITECTURES
+    }
     assert max(sizes.values()) < 1.03 * min(sizes.values())
 
 
@@ -103,7 +108,7 @@ def test_what_is_not_finite_ends_an_exercise() -> None:
     def loss(step: int) -> torch.Tensor:
         return model.weight.sum() * (float("inf") if step == 2 else 1.0)
 
-    schedule = brief(5, 1e-3, optimizer="adam")
-    assert not exercise(model, schedule, loss, told="", report=silent, after=steps.append)
+    schedule = short_schedule(5, 1e-3, optimizer="adam")
+    assert not optimize(model, schedule, loss, label="", report=silent, after=steps.append)
     assert steps == [1, 2]
     assert issubclass(TransformerXL, LanguageModel)

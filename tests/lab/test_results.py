@@ -14,5 +14,5 @@ def test_the_sets_that_are_named_are_those_that_are_shown() -> None:
     assert isinstance(first, str)
     shown = [block.caption.partition(",")[0] for block in blocks if isinstance(block, Table)][1:]
     assert len(shown) == 6
-    assert f"{len(shown)} sets are shown, 1 of them with figures of ours: {', '.join(shown)}." in first
+    assert f"{len(shown)} data sets are shown, 1 of them with our results: {', '.join(shown)}." in first
     assert "five" not in results.EXPERIMENT.claim

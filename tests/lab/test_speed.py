@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from segue.config import Reach, XLConfig
-from segue.lab.clock import exponent, peak_resident
-from segue.lab.windows import fast_window, textbook_window
+from segue.lab.profiling import exponent, peak_resident
+from segue.lab.sliding_window import fast_window, textbook_window
 from segue.nn.xl import TransformerXL
 
 
@@ -30,6 +30,6 @@ def test_the_peak_is_what_this_process_held_and_not_who_started_it() -> None:
     """Pages of a large block count only where they were held."""
     held = bytearray(200 * 2**20)
     assert peak_resident() > len(held)
-    code = "from segue.lab.clock import peak_resident; print(peak_resident())"
+    code = "from segue.lab.profiling import peak_resident; print(peak_resident())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert int(done.stdout) < len(held)

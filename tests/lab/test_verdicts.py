@@ -2,12 +2,12 @@
 
 from segue.lab import algorithms, confusion, extrapolation
 from segue.lab.experiment import Block, Verdict
-from segue.lab.spread import MARGIN, fewer_bits
+from segue.lab.statistics import MARGIN, fewer_bits
 
 
 def shown(blocks: list[Block], claim: str) -> bool:
-    (found,) = (block for block in blocks if isinstance(block, Verdict) and claim in block.claim)
-    return found.shown
+    (verdict,) = (block for block in blocks if isinstance(block, Verdict) and claim in block.claim)
+    return verdict.shown
 
 
 def test_fewer_bits_are_fewer_with_every_seed_and_by_enough() -> None:
@@ -17,7 +17,7 @@ def test_fewer_bits_are_fewer_with_every_seed_and_by_enough() -> None:
 
 
 def side(*bits: float) -> dict[str, object]:
-    lengths = [64 * times for times in extrapolation.TIMES]
+    lengths = [64 * times for times in extrapolation.LENGTH_FACTORS]
     return {"bits": [list(bits)], "trained": 64, "lengths": lengths}
 
 
@@ -28,34 +28,34 @@ def test_lengths_that_make_no_difference_are_neither_gain_nor_loss() -> None:
     for sides, wanted in (((flat, flat), (False, False)), ((better, worse), (True, True))):
         results = {"sides": dict(zip(("xl", "shaw"), sides, strict=True)), "tokens": 1, "scored": 1}
         blocks = extrapolation.tell(results)
-        assert (shown(blocks, "gain from"), shown(blocks, "get worse")) == wanted
+        assert (shown(blocks, "gains from"), shown(blocks, "get worse")) == wanted
 
 
 def test_a_memory_is_of_little_use_only_beside_one_that_is_of_use() -> None:
-    def told(xl: float, confused: float) -> bool:
+    def verdict(xl: float, confused: float) -> bool:
         bits = {"xl": xl, "onward": 7.9, "confused": confused, "isolated": 7.9}
         sides = {side: [{"bits": value, "told apart": 0.0}] for side, value in bits.items()}
         return shown(confusion.tell({"sides": sides, "trained": 1, "scored": 1}), "of little use")
 
-    assert told(xl=7.5, confused=7.95)
-    assert not told(xl=7.8999, confused=7.95)  # as untrained weights may have it
-    assert not told(xl=8.1, confused=8.4)
+    assert verdict(xl=7.5, confused=7.95)
+    assert not verdict(xl=7.8999, confused=7.95)  # as untrained weights may have it
+    assert not verdict(xl=8.1, confused=8.4)
 
 
-def test_who_has_learned_nothing_does_not_carry_farther() -> None:
-    def told(within: float) -> bool:
+def test_who_has_learned_nothing_does_not_extrapolate() -> None:
+    def verdict(within: float) -> bool:
         def answers(symbols: float) -> list[dict[str, list[float]]]:
             return [{"whole": [within] * 6, "symbols": [symbols] * 6}]
 
         right = {"sinusoidal": answers(0.1), "relative": answers(0.2), "relative, memory": answers(0.2)}
         results = {
             **dict.fromkeys(("steps", "lanes", "segment", "tested"), 1),
-            "trained": algorithms.TRAINED,
+            "trained": algorithms.TRAINED_LENGTH,
             "lengths": algorithms.LENGTHS,
             "parameters": dict.fromkeys(right, 1),
             "right": {"copy": right},
         }
-        return shown(algorithms.tell(results), "carry farther")
+        return shown(algorithms.tell(results), "extrapolate farther")
 
-    assert told(within=0.9)
-    assert not told(within=0.0)
+    assert verdict(within=0.9)
+    assert not verdict(within=0.0)

@@ -9,7 +9,7 @@ from runs import make_corpus
 from segue.config import XLConfig
 from segue.lab import attention, trained
 from segue.lab.experiment import Results, Setting, Verdict
-from segue.lab.spread import mean
+from segue.lab.statistics import mean
 
 BUDGET = trained.Budget(width=16, layers=2, heads=2, lanes=4, segment=16, steps=2, scored=1000)
 SHAPE = XLConfig(vocab=256, width=16, layers=2, heads=2)
@@ -68,7 +68,7 @@ def test_the_margin_is_from_the_highest_of_the_untrained(what: str, setting: Set
 
 def test_the_strongest_state_in_memory_is_the_largest_weight_there() -> None:
     weights = torch.tensor([[[0.1, 0.3, 0.6, 0.0], [0.5, 0.1, 0.2, 0.2]]])  # (H, T, S), of S two in memory
-    sums = attention._Sums(held=2)
+    sums = attention._Sums(memory=2)
     sums.add({"blocks.0.attention": weights[None]}, {"blocks.0.attention": {}})
     assert sums.strongest()[0].tolist() == pytest.approx([mean([0.3, 0.5])])
     assert sums.in_memory()[0].tolist() == pytest.approx([mean([0.4, 0.6])])

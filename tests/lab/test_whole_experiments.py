@@ -7,11 +7,11 @@ import pytest
 from runs import make_corpus
 from segue.infer.recl import Plan
 from segue.lab import adaptation, algorithms, complexity, gradients, parts, recl, trained
-from segue.lab.exercise import brief
+from segue.lab.cache import cached
 from segue.lab.experiment import Setting, Table, Verdict, experiment
-from segue.lab.kept import kept
 from segue.lab.record import measured
 from segue.lab.report import write_report
+from segue.lab.train_loop import short_schedule
 
 TINY = trained.Budget(width=8, layers=1, heads=2, lanes=4, segment=8, steps=2, scored=1000)
 
@@ -26,13 +26,13 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUICK", "FULL"):
         monkeypatch.setattr(trained, name, TINY)
         monkeypatch.setattr(recl, name, Plan(step=8, longest=24, positions=12))
-        monkeypatch.setattr(parts, name, parts.Sizes(steps=2, lanes=2, segment=8, scored=64, looks=1))
+        monkeypatch.setattr(parts, name, parts.Sizes(steps=2, lanes=2, segment=8, scored=64, curve_points=1))
         reaches = {"k": (2, 3, 5), "r": (4, 8, 16)}
         monkeypatch.setattr(complexity, name, complexity.Sizes((8, 16, 32), (4, 8, 16), reaches, 4, 8, 1))
     monkeypatch.setattr(gradients, "LENGTH", 12)
     monkeypatch.setattr(gradients, "WIDTH", 8)
-    monkeypatch.setattr(complexity, "FEW", (8, 16))
-    monkeypatch.setattr(algorithms, "brief", lambda _steps, rate: brief(1, rate))
+    monkeypatch.setattr(complexity, "PATH_LENGTHS", (8, 16))
+    monkeypatch.setattr(algorithms, "short_schedule", lambda _steps, rate: short_schedule(1, rate))
     monkeypatch.setattr(adaptation, "SIZES", {True: (50, 60, 70), False: (50, 60, 70)})
 
 
@@ -52,7 +52,7 @@ def test_quick_ones_from_measurement_to_page(name: str, corpus: Path, tmp_path: 
 def test_a_full_one_tunes_every_side_and_shows_three_seeds(corpus: Path, tmp_path: Path) -> None:
     shown = experiment("parts")
     record, _ = measured(shown, Setting(corpus, tmp_path), "")
-    assert {len(side["tries"]) for side in record.results["variants"].values()} == {len(parts.RATES)}
+    assert {len(side["tries"]) for side in record.results["variants"].values()} == {len(parts.LEARNING_RATES)}
     told = " ".join(block.because for block in shown.tell(record.results) if isinstance(block, Verdict))
     assert "each of 3 seeds" in told
     assert "±" in told
@@ -65,7 +65,7 @@ def test_what_was_made_on_the_way_is_not_made_again(corpus: Path, tmp_path: Path
         calls.append(1)
         return [0.5]
 
-    assert kept(setting, __name__, {"a": 1}, make) == kept(setting, __name__, {"a": 1}, make) == [0.5]
+    assert cached(setting, __name__, {"a": 1}, make) == cached(setting, __name__, {"a": 1}, make) == [0.5]
     assert len(calls) == 1
-    kept(setting, __name__, {"a": 2}, make)
+    cached(setting, __name__, {"a": 2}, make)
     assert len(calls) == 2

@@ -11,7 +11,7 @@ MILLION = 10**6
 
 def peak_megabytes(source: Path, target: Path) -> float:
     code = (
-        "from segue.cli import main; from segue.lab.clock import peak_resident\n"
+        "from segue.cli import main; from segue.lab.profiling import peak_resident\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print(peak_resident())"  # getrusage would tell this process's peak where it is higher

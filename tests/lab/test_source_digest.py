@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from runs import make_corpus
-from segue.lab import sources, trained
+from segue.lab import source_digest, trained
+from segue.lab.cache import cached
 from segue.lab.experiment import TITLES, Experiment, Setting
-from segue.lab.kept import kept
-from segue.lab.record import measured, read_record, record_path, strange
-from segue.lab.sources import PACKAGE, digest, modules
+from segue.lab.record import measured, read_record, record_path, version_mismatch
+from segue.lab.source_digest import PACKAGE, digest, modules
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ COUNTED = Experiment("positions", "a claim", lambda _: {"values": [1.5]}, lambda
 
 
 def other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "digest", lambda module, _package: f"another {module}")
-    sources.digest_here.cache_clear()
+    monkeypatch.setattr(source_digest, "digest", lambda module, _package: f"another {module}")
+    source_digest.digest_here.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    sources.digest_here.cache_clear()
+    source_digest.digest_here.cache_clear()
 
 
 def test_other_code_measures_trains_and_makes_again(
@@ -93,11 +93,11 @@ def test_other_code_measures_trains_and_makes_again(
     record, _ = measured(shown, setting, "")
     assert record.sources == digest("segue.lab.positions", PACKAGE)
     assert not measured(shown, setting, "")[1]
-    run, made = trained.run_name(setting, recipe), kept(setting, __name__, {"a": 1}, lambda: "old")
+    run, made = trained.run_name(setting, recipe), cached(setting, __name__, {"a": 1}, lambda: "old")
     other_code(monkeypatch)
     assert measured(shown, setting, "")[1]
     assert trained.run_name(setting, recipe) != run
-    assert (made, kept(setting, __name__, {"a": 1}, lambda: "new")) == ("old", "new")
+    assert (made, cached(setting, __name__, {"a": 1}, lambda: "new")) == ("old", "new")
 
 
 def test_a_record_of_other_code_or_of_none_is_shown_without_alarm(corpus: Path, tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_a_record_of_other_code_or_of_none_is_shown_without_alarm(corpus: Path, 
         record = read_record(tmp_path, "positions")
         assert record is not None
         assert record.sources == digest_of_it.get("sources", "")
-        assert strange(record, COUNTED) == ""
+        assert version_mismatch(record, COUNTED) == ""
     assert measured(COUNTED, setting, "")[1]

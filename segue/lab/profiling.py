@@ -1,4 +1,4 @@
-"""Measuring time and memory on a machine that others use too: interleaved repeats, medians, fitted exponents."""
+"""Time and memory, measured on a shared machine: interleaved repeats, medians, fitted exponents."""
 
 import math
 import resource
@@ -11,32 +11,32 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one work over all repeats."""
+    """Seconds of one function over all repeats."""
 
     median: float
     fastest: float
     slowest: float
 
     def over(self, other: "Times") -> float:
-        """How many times as long as the other."""
+        """The ratio of the medians: how many times as long as the other."""
         return self.median / other.median
 
 
 def interleaved(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
-    """Every work once in each round, so that what disturbs one disturbs all."""
-    found: dict[str, list[float]] = {name: [] for name in works}
+    """Call every function once per round, so that a disturbance of the machine affects all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(repeats):
         for name, work in works.items():
             begin = time.perf_counter()
             work()
-            found[name].append(time.perf_counter() - begin)
-    return {name: Times(statistics.median(all_), min(all_), max(all_)) for name, all_ in found.items()}
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: Times(statistics.median(times), min(times), max(times)) for name, times in seconds.items()}
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The slope of the line through (log size, log cost)."""
+    """The slope of the least-squares line through (log size, log cost)."""
     xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
@@ -44,7 +44,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def resident() -> int:
-    """Bytes held now; where the system does not tell, the most there ever were."""
+    """Resident bytes of this process now; the peak where the system has no /proc."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -52,10 +52,10 @@ def resident() -> int:
 
 
 def peak_resident() -> int:
-    """The most bytes that were ever held; where Linux does not tell, perhaps those of whoever started this process."""
+    """Peak resident bytes of this process. (Without /proc the figure may include the parent process's peak.)"""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    told = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return 1024 * int(told.split()[1])
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return 1024 * int(peak.split()[1])

@@ -1,4 +1,4 @@
-"""Learning in the lab without a run on disk: tasks made up on the way, and models that the house does not have."""
+"""A small training loop without a run on disk, for generated tasks and for models that segue itself does not have."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ from segue.recipe import Schedule
 from segue.training.optim import build_optimizers, learning_rate_at, set_learning_rate
 
 
-def brief(steps: int, rate: float, **more: object) -> Schedule:
-    """The tuning that experiments share: Muon for the matrices inside layers, a short rise, a cosine."""
+def short_schedule(steps: int, learning_rate: float, **more: object) -> Schedule:
+    """The schedule that experiments share: Muon for the matrices inside layers, a short warm-up, a cosine."""
     settings: dict[str, object] = {
         "optimizer": "muon",
         "warmup": max(1, steps // 20),
@@ -18,21 +18,21 @@ def brief(steps: int, rate: float, **more: object) -> Schedule:
         "beta2": 0.98,
         "clip": 1.0,
     }
-    return Schedule(**{**settings, "steps": steps, "learning_rate": rate, **more})
+    return Schedule(**{**settings, "steps": steps, "learning_rate": learning_rate, **more})
 
 
-def exercise(
+def optimize(
     model: nn.Module,
     schedule: Schedule,
     loss: Callable[[int], Tensor],
     *,
-    told: str,
+    label: str,
     report: Report,
     after: Callable[[int], None] = lambda _: None,
 ) -> bool:
-    """Lower the loss of each step, which is nats; `after` is told how many steps were taken.
+    """Train the model on `loss(step)`, in nats; `after` is called with the number of steps taken.
 
-    A loss that is not finite ends it, with the model as it was before; returns whether it came to its end.
+    A loss or gradient that is not finite ends training before the weights change. Returns whether all steps were taken.
     """
     optimizers = build_optimizers(model.train(), schedule)
     for step in range(schedule.steps):
@@ -47,5 +47,5 @@ def exercise(
             optimizer.zero_grad()
         after(step + 1)
         if step % 10 == 9:
-            report(f"training {told}", step + 1, schedule.steps)
+            report(f"training {label}", step + 1, schedule.steps)
     return True
