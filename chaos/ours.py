@@ -30,7 +30,7 @@ from segue.checkpoint import (
     read_tensors,
     seal,
 )
-from segue.cli.eval_translator import trained_on
+from segue.cli.eval_translator import data_of
 from segue.config import RecurrentConfig, Seq2SeqConfig, Translating, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.translate import translate
@@ -270,7 +270,7 @@ def _recipe() -> Recipe:
 
 
 def read_origin(folder: Path) -> None:
-    open_corpus(trained_on(folder, None))
+    open_corpus(data_of(folder, None))
 
 
 def read_log(folder: Path) -> None:

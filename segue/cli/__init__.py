@@ -1,4 +1,4 @@
-"""The command line. One file per verb; each imports what is heavy only when it runs."""
+"""The command line. One file per command, named like it; each imports torch only when it runs."""
 
 import os
 import sys
@@ -27,7 +27,8 @@ from segue.errors import OtherRankError, SegueError
 
 app = typer.Typer(
     name="segue",
-    help="Sequence models that read on beyond a fixed context: Transformer-XL and what it is measured against.",
+    help="Train and run Transformer-XL language models, which carry memory across segments; with Transformers, LSTMs "
+    "and translation models for comparison.",
     epilog="Try: segue info",
     no_args_is_help=True,
     add_completion=False,
@@ -52,7 +53,7 @@ app.command("export", epilog=export.EXAMPLE)(export.export)
 
 
 @app.callback(invoke_without_command=True)
-def _segue(version: bool = typer.Option(False, "--version", help="Show the version and leave.")) -> None:
+def _segue(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
     if version:
         from segue import __version__
 
@@ -61,15 +62,17 @@ def _segue(version: bool = typer.Option(False, "--version", help="Show the versi
 
 
 def main() -> None:
-    """Exit 0 if it worked, 1 with one line if the user can put it right, 2 if the call made no sense."""
+    """Exit with 0 on success, 1 and a one-line message on an error, 2 if the arguments are wrong."""
     try:
         app()
     except OtherRankError:
-        time.sleep(1)  # torchrun ends all ranks as soon as one has ended: let the one speak that has to
+        time.sleep(
+            1
+        )  # torchrun ends all ranks as soon as one exits: let the failed rank print its message first
         sys.exit(1)
-    except BrokenPipeError:  # whoever read our output has enough of it
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (SegueError, OSError) as error:  # a disk that fails anywhere is the user's to mend too
+    except (SegueError, OSError) as error:  # a failing disk is for the user to fix, too
         tell(f"segue: {error}")
         sys.exit(1)

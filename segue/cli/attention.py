@@ -1,4 +1,4 @@
-"""`segue attention`: a page that shows where each token of a text looks."""
+"""`segue attention`: an interactive page of attention weights."""
 
 import os
 from pathlib import Path
@@ -19,37 +19,39 @@ EXAMPLE = 'Example: segue attention runs/demo --text "for name in names: print(n
 def attention(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN|BUNDLE", help="A language model, a translator, or a BERT folder."),
+        typer.Argument(metavar="RUN|BUNDLE", help="A language model, a translation model, or a BERT folder."),
     ],
-    text: Annotated[str | None, typer.Option(help="What it reads.")] = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from a file.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = Path(
-        "attention.html"
-    ),
+    text: Annotated[str | None, typer.Option(help="The text to read.")] = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the text to read.")] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The HTML page to write.")
+    ] = Path("attention.html"),
     segment: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens that look, the last of the text; by default half of it, 64 at most."
+            min=1,
+            help="Segment length: queries, the last tokens of the text; by default half of it, at most 64.",
         ),
     ] = None,
     memory: Annotated[
-        int | None, typer.Option(min=0, help="Tokens before them that lie in memory; by default 192 at most.")
+        int | None,
+        typer.Option(min=0, help="Memory length: tokens before the segment; by default at most 192."),
     ] = None,
     threads: Threads = 0,
 ) -> None:
-    """Write an interactive page, without a network: point at a token to see where it looks.
+    """Write an interactive HTML page of attention weights: point at a token to see what it attends to.
 
-    Choose layer and head; of a Transformer-XL also each of the four terms of its scores. Arrows that cross the seam
-    into memory have a colour of their own.
+    Choose the layer and the head; for a Transformer-XL also each of the four terms of the attention score. Arrows into
+    memory have their own colour. The page needs no network.
     """
     if (text is None) == (file is None):
-        raise InputError("what should it read? give --text or --file, one of them")
+        raise InputError("give the text to read, with either --text or --file")
     use(threads, "cpu")
     from segue.lab.attention_page import attention_page, write_page
 
-    told = _read(file) if file is not None else os.fsencode(text or "")
-    words, views = _views(run, told, segment, memory)
-    page = attention_page("Where each token looks", words, views, first=len(views) - 1)
+    content = _read(file) if file is not None else os.fsencode(text or "")
+    subtitle, views = _views(run, content, segment, memory)
+    page = attention_page("Attention weights", subtitle, views, first=len(views) - 1)
     write_page(output, page)
     echo(f"{output}: open it in a browser")
 
@@ -66,13 +68,13 @@ def _views(run: Path, text: bytes, segment: int | None, memory: int | None) -> "
     from segue.infer.translate import translate
     from segue.lab.attention_views import encoder_views, is_encoder, reader_views, translator_views
 
-    said = text.decode(errors="replace")
+    shown = text.decode(errors="replace")
     if is_encoder(run):
-        return said, encoder_views(run, said)
+        return shown, encoder_views(run, shown)
     if translates(run):
         translator = load_translator(run)
-        found = translate(translator, [text])[0][0].text
-        return f"{said} → {found}", translator_views(translator, text, found)
+        translation = translate(translator, [text])[0][0].text
+        return f"{shown} → {translation}", translator_views(translator, text, translation)
     views = reader_views(load(run), text, segment=segment, memory=memory)
-    held, looking = views[0].memory, len(views[0].queries)
-    return f"the last {looking} tokens look at themselves and at {held} in memory", views
+    queries, remembered = len(views[0].queries), views[0].memory
+    return f"the last {queries} tokens attend to each other and to {remembered} tokens in memory", views

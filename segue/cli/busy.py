@@ -1,9 +1,10 @@
-"""Threads that do not spin while others compute.
+"""Less spinning of idle OpenMP threads while other processes are busy.
 
-OpenMP's idle threads spin for milliseconds, in case more work comes. Alone that is fastest. Beside another busy process
-it takes the core that the slowest thread waits for. GNU's OpenMP spins three hundred times less once a process has more
-of its threads than there are cores; so while others compute, a second pool of threads is held, which does nothing.
-The number of threads that share the work stays as it is, and so does every bit of the result.
+OpenMP's idle threads spin for milliseconds, in case more work comes. On an idle machine that is fastest. Beside another
+busy process, a spinning thread takes the core that the slowest thread waits for. GNU's OpenMP spins three hundred times
+less once a process has more of its threads than there are cores. So while other processes are busy, a second pool of
+threads is created, which does nothing. The number of threads that share the work does not change, so results are equal
+to the last bit.
 """
 
 import os
@@ -11,51 +12,50 @@ import threading
 import time
 
 PERIOD = 0.5
-"""Seconds between two looks at the machine."""
+"""Seconds between two measurements of the machine's load."""
 
 SHARE = 0.25
-"""Of one core: others that take more than this are busy."""
-
+"""The share of one core above which other processes count as busy."""
 
 WATCHING: set[int] = set()
-"""The process that is watching already: this one, or the one that it is a fork of."""
+"""The ids of processes that watch already; a fork inherits its parent's id, and starts its own watch."""
 
 
 def watch_others() -> None:
-    """Look after the machine in the background, for as long as the process lives."""
+    """Start a background thread that watches the machine's load as long as the process lives."""
     if os.getpid() not in WATCHING:
         WATCHING.add(os.getpid())
         threading.Thread(target=_watch, daemon=True, name="segue-busy").start()
 
 
 def _watch() -> None:
-    held: threading.Event | None = None
-    before = _taken()
+    release: threading.Event | None = None
+    before = _used()
     while before is not None:
         time.sleep(PERIOD)
-        now = _taken()
+        now = _used()
         if now is None:
             return
         busy = now[0] - before[0] > SHARE * (now[1] - before[1])
         before = now
-        if busy and held is None:
-            held = threading.Event()
-            threading.Thread(target=_hold, args=(held,), daemon=True, name="segue-pool").start()
-        elif not busy and held is not None:
-            held.set()
-            held = None
+        if busy and release is None:
+            release = threading.Event()
+            threading.Thread(target=_idle_pool, args=(release,), daemon=True, name="segue-pool").start()
+        elif not busy and release is not None:
+            release.set()
+            release = None
 
 
-def _hold(until: threading.Event) -> None:
-    """A pool of this thread's own, made by its first product and gone with the thread."""
+def _idle_pool(until: threading.Event) -> None:
+    """An OpenMP pool of this thread, created by its first operation; it ends with the thread."""
     import torch
 
     torch.ones(2**18).exp()
     until.wait()
 
 
-def _taken() -> tuple[float, float] | None:
-    """Seconds that other processes have taken of the cores that are ours, and the time. None where nobody tells."""
+def _used() -> tuple[float, float] | None:
+    """CPU seconds that other processes have used on our cores, and the time. None without /proc/stat."""
     ticks = os.sysconf("SC_CLK_TCK")
     try:
         with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123  (a line at a time)
@@ -63,8 +63,6 @@ def _taken() -> tuple[float, float] | None:
     except OSError:
         return None
     ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    taken = sum(
-        int(value) for name, *values in lines if name in ours for value in (*values[:3], *values[5:7])
-    )
+    used = sum(int(value) for name, *values in lines if name in ours for value in (*values[:3], *values[5:7]))
     own = os.times()
-    return taken / ticks - own.user - own.system, time.monotonic()
+    return used / ticks - own.user - own.system, time.monotonic()

@@ -1,4 +1,4 @@
-"""`segue eval`: how well a model predicts a split."""
+"""`segue eval`: the loss of a model on a split: bits per byte, perplexity."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from segue.cli.eval_translator import judge_translator, trained_on
+from segue.cli.eval_translator import data_of, evaluate_translator
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
-    Way = Literal["sliding"] | int | Dynamic | Cache
+    Mode = Literal["sliding"] | int | Dynamic | Cache
+    """A sliding window, a number of lanes with memory, or an adaptation."""
 
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
 
@@ -32,39 +33,51 @@ EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 160
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A corpus; by default the run's own.")
+        Path | None, typer.Option(metavar="DIR", help="A corpus; by default that of the run's training.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Which part of it.")] = "test",
-    segment: Annotated[int | None, typer.Option(help="Tokens read at once.")] = None,
-    memory: Annotated[int | None, typer.Option(help="States remembered; 0 for isolated segments.")] = None,
-    clamp: Annotated[int | None, typer.Option(help="Farthest distance told apart; 0 for no clamp.")] = None,
+    split: Annotated[str, typer.Option(help="The split to score: train, valid or test.")] = "test",
+    segment: Annotated[int | None, typer.Option(help="Segment length: tokens per forward pass.")] = None,
+    memory: Annotated[int | None, typer.Option(help="Memory length; 0 for isolated segments.")] = None,
+    clamp: Annotated[
+        int | None, typer.Option(help="Clamp length: the largest distinct distance; 0 for no clamp.")
+    ] = None,
     span: Annotated[
-        int | None, typer.Option(help="Keys that a token sees, itself included; 0 for all.")
+        int | None, typer.Option(help="Attention span: keys per token, itself included; 0 for all.")
     ] = None,
     sliding: Annotated[
-        bool, typer.Option("--sliding", help="The vanilla way: read --segment tokens anew for every token.")
+        bool,
+        typer.Option("--sliding", help="Sliding window: read --segment tokens again for every token."),
     ] = False,
     dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="Dynamic evaluation: the weights follow the text as it is read.")
+        bool,
+        typer.Option("--dynamic", help="Dynamic evaluation: a gradient step after every scored segment."),
     ] = False,
-    learning_rate: Annotated[float, typer.Option(help="Of dynamic evaluation; 0 is static.")] = 1e-4,
-    decay: Annotated[float, typer.Option(help="Of dynamic evaluation, back to the trained weights.")] = 1e-3,
-    cache: Annotated[int, typer.Option(help="Neural cache: states remembered; 0 for none.")] = 0,
-    cache_weight: Annotated[float, typer.Option(help="How much the cache says.")] = 0.1,
-    cache_flatness: Annotated[float, typer.Option(help="How much likeness counts in it.")] = 0.3,
-    lanes: Annotated[int, typer.Option(help="Parts read side by side; the score stays the same.")] = 1,
-    limit: Annotated[int | None, typer.Option(help="Score only so many tokens, from the beginning.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    learning_rate: Annotated[
+        float, typer.Option(help="Learning rate of dynamic evaluation; 0 is static.")
+    ] = 1e-4,
+    decay: Annotated[
+        float, typer.Option(help="Decay of dynamic evaluation towards the trained weights.")
+    ] = 1e-3,
+    cache: Annotated[int, typer.Option(help="Neural cache: its size in hidden states; 0 for none.")] = 0,
+    cache_weight: Annotated[float, typer.Option(help="Share of the cache in the probabilities.")] = 0.1,
+    cache_flatness: Annotated[
+        float, typer.Option(help="Flatness θ of the cache: scales the dot products in its softmax.")
+    ] = 0.3,
+    lanes: Annotated[
+        int, typer.Option(help="Parts of the split that are read in parallel; the score stays the same.")
+    ] = 1,
+    limit: Annotated[int | None, typer.Option(help="Score only the first so many tokens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Score every token of a split but its first, once.
+    """Evaluate a model on a split: bits per byte, bits per token and perplexity.
 
-    Any segment, memory, clamp and span will do, whatever the training used. One lane is the reference; more lanes
-    first read what lies before their part, as far as they can see back, so they score the same. Under torchrun every
-    rank reads so many lanes. Of a translator it tells perplexity, exact matches, BLEU and chrF: how to read is not for
-    it.
+    Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
+    lanes, each lane first reads, unscored, the tokens before its part that can influence it, so the score stays the
+    same. Under torchrun every rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and
+    chrF; the options on how to read do not apply to it.
     """
     from segue.checkpoint import load, translates
     from segue.distributed import process_group
@@ -72,21 +85,21 @@ def evaluate(
     from segue.launch import local_device
 
     if dynamic and int8:
-        raise InputError("--dynamic lets the weights move, and --int8 rounds them; choose one")
+        raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
     if translates(run):
         use(threads, device)
-        judge_translator(run, data, split, device, as_json)
+        evaluate_translator(run, data, split, device, as_json)
         return
-    way: Way = "sliding" if sliding else lanes
+    mode: Mode = "sliding" if sliding else lanes
     if dynamic:
-        way = Dynamic(learning_rate=learning_rate, decay=decay)
+        mode = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
-        way = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
+        mode = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
     with process_group() as ranks, Progress("tokens") as progress:
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
-            _check_ways(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
+            _check_modes(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
@@ -94,21 +107,21 @@ def evaluate(
         model = bundle.model.frozen(int8=True) if int8 else bundle.model
         reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
         begin = time.monotonic()
-        score = _scored(model, corpus, split, reading, way, limit, progress.update, ranks)
+        score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
     name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
-    echo(json.dumps(facts) if as_json else _said(facts))
+    echo(json.dumps(facts) if as_json else _text(facts))
 
 
-def _check_ways(ranks: int, *chosen: bool) -> None:
+def _check_modes(ranks: int, *chosen: bool) -> None:
     if sum(chosen) > 1:
-        raise InputError("--sliding, --dynamic, --cache and --lanes are ways to read; choose one")
+        raise InputError("--sliding, --dynamic, --cache and --lanes exclude each other; choose one")
     if ranks > 1 and any(chosen[:3]):
-        raise InputError("--sliding, --dynamic and --cache read the stream in order; use one process")
+        raise InputError("--sliding, --dynamic and --cache run in one process only, not under torchrun")
 
 
 def _scored(
@@ -116,35 +129,35 @@ def _scored(
     corpus: "Corpus",
     split: str,
     reading: "Reading",
-    way: "Way",
+    mode: "Mode",
     limit: int | None,
     report: Report,
     ranks: "Ranks",
 ) -> "Score":
-    """Read the split in one of the ways that there are."""
+    """The score of the split in one of the modes."""
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
     from segue.infer.evaluate import evaluate_sliding
     from segue.nn.language import LanguageModel
 
     stream = corpus.stream(split)
-    if way == "sliding":
+    if mode == "sliding":
         return evaluate_sliding(model, stream, reading, limit=limit, report=report)
-    if isinstance(way, adapt.Dynamic):
-        assert isinstance(model, LanguageModel), "its weights move"
+    if isinstance(mode, adapt.Dynamic):
+        assert isinstance(model, LanguageModel), "dynamic evaluation trains the weights"
         training = corpus.stream("train")
         squares = (
-            adapt.mean_squares(model, training, reading, way.gather, report) if way.learning_rate else {}
+            adapt.mean_squares(model, training, reading, mode.gather, report) if mode.learning_rate else {}
         )
-        return adapt.evaluate_dynamic(model, stream, reading, squares, way, limit=limit, report=report)
-    if isinstance(way, adapt.Cache):
-        return adapt.evaluate_cached(model, stream, reading, way, limit=limit, report=report)
-    assert isinstance(way, int)
-    told = report if ranks.first else silent
-    return evaluate_stream(model, stream, reading, lanes=way, limit=limit, report=told, ranks=ranks)
+        return adapt.evaluate_dynamic(model, stream, reading, squares, mode, limit=limit, report=report)
+    if isinstance(mode, adapt.Cache):
+        return adapt.evaluate_cached(model, stream, reading, mode, limit=limit, report=report)
+    assert isinstance(mode, int)
+    progress = report if ranks.first else silent
+    return evaluate_stream(model, stream, reading, lanes=mode, limit=limit, report=progress, ranks=ranks)
 
 
-def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
+def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
     return {
         "bits_per_byte": None if score.bytes is None else score.bits_per_byte,
         "bits_per_token": score.bits_per_token,
@@ -153,18 +166,18 @@ def _facts(score: "Score", way: str, reading: "Reading") -> dict[str, Any]:
         "word_perplexity": score.word_perplexity,
         "tokens": score.tokens,
         "bytes": score.bytes,
-        "way": way,
+        "way": mode,
         "segment": reading.segment,
         **reading.reach.model_dump(mode="json"),
     }
 
 
-def _said(facts: dict[str, Any]) -> str:
+def _text(facts: dict[str, Any]) -> str:
     lossless = facts["bits_per_byte"] is not None
     bits = f"{facts['bits_per_byte']:.4f} bits per byte, " if lossless else ""
     size = f", {facts['bytes']:,} bytes" if lossless else ""
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
-    ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} tokens read first" if "ranks" in facts else ""
+    ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} warm-up tokens" if "ranks" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
         f"{facts['split']}: {bits}{facts['bits_per_token']:.4f} bits per token, "
@@ -175,14 +188,14 @@ def _said(facts: dict[str, Any]) -> str:
 
 
 def corpus_of(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
-    """The corpus that is given, or the one that the run was trained on; it must be of the run's tokenizer."""
+    """The given corpus, or the one that the run was trained on; it must have the run's tokenizer."""
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest
 
-    corpus = open_corpus(trained_on(run, data))
+    corpus = open_corpus(data_of(run, data))
     fits = corpus.header.vocab == bundle.model.config.vocab
     if not fits or (bundle.tokenizer is not None and digest(bundle.tokenizer) != digest(corpus.tokenizer)):
         raise InputError(
-            f"{corpus.folder} was prepared with another tokenizer than {run}; prepare it again with the run's"
+            f"{corpus.folder} was prepared with another tokenizer than that of {run}; prepare it with the run's"
         )
     return corpus

@@ -1,4 +1,4 @@
-"""`segue eval` of a translator: a split of its pairs."""
+"""`segue eval` for translation models: perplexity, exact matches, BLEU and chrF on a split of sentence pairs."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ from segue.cli.terminal import echo, tell
 from segue.errors import InputError
 
 
-def judge_translator(run: Path, data: Path | None, split: str, device: str, as_json: bool) -> None:
-    """Tell perplexity, exact matches, BLEU and chrF."""
+def evaluate_translator(run: Path, data: Path | None, split: str, device: str, as_json: bool) -> None:
+    """Print perplexity, exact matches, BLEU and chrF."""
     from segue.checkpoint import load_translator
     from segue.infer.judge import judge
     from segue.text.pairs import open_pairs
@@ -17,36 +17,36 @@ def judge_translator(run: Path, data: Path | None, split: str, device: str, as_j
 
     translator = load_translator(run)
     translator.model.to(device)
-    pairs = open_pairs(trained_on(run, data))
+    pairs = open_pairs(data_of(run, data))
     sides = ((pairs.source, translator.source), (pairs.target, translator.target))
     if any(digest(ours) != digest(theirs) for ours, theirs in sides):
-        raise InputError(f"{pairs.folder} was prepared with another vocabulary than {run}")
+        raise InputError(f"{pairs.folder} was prepared with another vocabulary than that of {run}")
     with Progress("sentences") as progress:
-        found = judge(translator, pairs, split, report=progress.update)
-    if found.cut:
+        scores = judge(translator, pairs, split, report=progress.update)
+    if scores.cut:
         tell(
-            f"warning: {found.cut:,} sources had more than {translator.translating.longest} tokens; "
-            "their ends were not read"
+            f"warning: {scores.cut:,} sources had more than {translator.translating.longest} tokens "
+            "and were truncated"
         )
-    facts = found._asdict() | {"perplexity": found.perplexity, "split": split}
+    facts = scores._asdict() | {"perplexity": scores.perplexity, "split": split}
     if as_json:
         echo(json.dumps(facts))
         return
-    echo(f"{split}: {found.pairs:,} pairs, perplexity {found.perplexity:.3f}, {found.exact:.2%} exact")
-    for name, figure in (("BLEU", found.bleu), ("chrF", found.chrf)):
+    echo(f"{split}: {scores.pairs:,} pairs, perplexity {scores.perplexity:.3f}, {scores.exact:.2%} exact")
+    for name, figure in (("BLEU", scores.bleu), ("chrF", scores.chrf)):
         if figure is not None:
             echo(f"{name} {figure.score:.1f}  {figure.signature}")
 
 
-def trained_on(run: Path, data: Path | None) -> Path:
-    """The data that was given, or else the run's own."""
+def data_of(run: Path, data: Path | None) -> Path:
+    """The given data, or else the data that the run was trained on."""
     from segue.checkpoint import read_json
 
     if data is not None:
         return data
     if not (run / "run.json").is_file():
-        raise InputError(f"{run} does not say what it was trained on; say it with --data")
-    told = read_json(run / "run.json").get("data")
-    if not isinstance(told, str):
-        raise InputError(f"{run / 'run.json'} does not say what it was trained on; say it with --data")
-    return Path(told)
+        raise InputError(f"{run} does not say what it was trained on; use --data")
+    folder = read_json(run / "run.json").get("data")
+    if not isinstance(folder, str):
+        raise InputError(f"{run / 'run.json'} does not say what it was trained on; use --data")
+    return Path(folder)

@@ -1,4 +1,4 @@
-"""`segue export`: a bundle in a layout that other code reads."""
+"""`segue export`: write a bundle in a weight layout that other code reads."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ EXAMPLE = "Example: segue export models/wt103 -o wt103-hf --layout huggingface"
 
 
 class Layout(StrEnum):
-    """The layouts that a bundle can be written in."""
+    """Weight layouts for export."""
 
     REFERENCE = "reference"
     HUGGINGFACE = "huggingface"
@@ -21,11 +21,13 @@ class Layout(StrEnum):
 def export(
     bundle: Annotated[Path, typer.Argument(help="The bundle to export.", metavar="BUNDLE")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="FOLDER")],
-    layout: Annotated[Layout, typer.Option(help="The authors' PyTorch code, or Hugging Face's transfo-xl.")],
+    layout: Annotated[
+        Layout, typer.Option(help="The layout of the authors' PyTorch code, or of Hugging Face's transfo-xl.")
+    ],
 ) -> None:
-    """Write a bundle in a foreign layout, as model.safetensors and config.json.
+    """Export a bundle for other code, as model.safetensors and config.json.
 
-    Importing it again gives the same weights, to the bit.
+    Importing it again gives bit-identical weights.
     """
     from segue.checkpoint import load
     from segue.interop.files import export_bundle

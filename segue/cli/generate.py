@@ -1,4 +1,4 @@
-"""`segue generate`: a model goes on speaking."""
+"""`segue generate`: sample text from a language model."""
 
 import os
 from pathlib import Path
@@ -18,27 +18,33 @@ EXAMPLE = 'Example: segue generate runs/demo --prompt "def read(self" --tokens 4
 
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
-    prompt: Annotated[str | None, typer.Option(help="What to go on from.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The text to continue.")] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same from a file, of any length.")
+        Path | None, typer.Option(metavar="FILE", help="A file with the prompt, of any length.")
     ] = None,
-    tokens: Annotated[int, typer.Option(min=0, help="How many; 0 for ever, until Ctrl-C.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 is greedy; 1 is as it was trained.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest; 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Choose within this share of the probability.")] = 1.0,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens to generate; 0 for no limit, until Ctrl-C.")
+    ] = 200,
+    temperature: Annotated[
+        float,
+        typer.Option(help="Sampling temperature; 0 is greedy, 1 samples from the model's distribution."),
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Sample from the k likeliest tokens; 0 for all.")] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(help="Nucleus sampling: sample from the likeliest tokens with this total probability."),
+    ] = 1.0,
     samples: Annotated[
-        int, typer.Option(min=1, help="Several at once; each but the first with the next seed.")
+        int, typer.Option(min=1, help="Samples generated in parallel; each has the next seed.")
     ] = 1,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be repeated.")] = None,
-    memory: Annotated[
-        int | None, typer.Option(help="States remembered; by default as the bundle reads.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="For the same text again.")] = None,
+    memory: Annotated[int | None, typer.Option(help="Memory length; by default the bundle's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed; the same seed gives the same text.")] = None,
     int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Go on from a prompt, streaming to the terminal, at constant memory however long."""
+    """Continue a prompt with sampled text, streamed to the terminal. Memory use is constant, whatever the length."""
     use(threads, device)
     from segue.checkpoint import load
     from segue.infer.sample import Sampling
@@ -49,9 +55,9 @@ def generate(
     text = _fed(session, _prompt(prompt, prompt_file))
     if samples > 1:
         if not tokens:
-            raise InputError("several samples at once want a number of tokens; give --tokens 1 or more")
-        found = generate_samples(session, samples, tokens, sampling, seed, stop=stop or ())
-        for number, sample in enumerate(found, start=1):
+            raise InputError("several samples need a number of tokens; use --tokens 1 or more")
+        texts = generate_samples(session, samples, tokens, sampling, seed, stop=stop or ())
+        for number, sample in enumerate(texts, start=1):
             echo(f"--- {number}\n{text}{sample}")
         return
     echo(text, end="")
@@ -64,7 +70,7 @@ def generate(
 
 
 def _fed(session: "Session", prompt: bytes) -> str:
-    """Read the prompt, or what a text begins with where there is none; the text to show of it."""
+    """Read the prompt, or the tokens that begin a text if there is none; returns the text to show."""
     from segue.text.tokenizer import start_ids
 
     if prompt:
@@ -77,9 +83,9 @@ def _fed(session: "Session", prompt: bytes) -> str:
 
 def _prompt(prompt: str | None, file: Path | None) -> bytes:
     if prompt is not None and file is not None:
-        raise InputError("--prompt and --prompt-file say two things; give one")
+        raise InputError("--prompt and --prompt-file exclude each other; use one")
     if file is None:
-        return os.fsencode(prompt or "")  # what is no UTF-8 comes as it was typed
+        return os.fsencode(prompt or "")  # bytes that are not UTF-8 stay as they were typed
     try:
         return file.read_bytes()
     except OSError as error:

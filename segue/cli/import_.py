@@ -1,4 +1,4 @@
-"""`segue import`: a foreign checkpoint becomes a bundle."""
+"""`segue import`: convert a checkpoint of other code into a bundle."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,21 +18,21 @@ def import_(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="The config as JSON, if it is neither inside the file nor beside it.", metavar="FILE"
+            help="The config as JSON, if it is neither in the file nor in its folder.", metavar="FILE"
         ),
     ] = None,
     vocab: Annotated[
         Path | None,
         typer.Option(
-            help="The vocabulary as plain text, one symbol a line in the order of ids.", metavar="FILE"
+            help="The vocabulary as plain text, one symbol per line in the order of ids.", metavar="FILE"
         ),
     ] = None,
 ) -> None:
-    """Import a Transformer-XL from elsewhere.
+    """Import a Transformer-XL checkpoint of other code.
 
-    Two layouts are known: the authors' PyTorch code (its state dict as safetensors, its constructor's arguments
+    Two layouts are supported: the authors' PyTorch code (its state dict as safetensors, its constructor's arguments
     as JSON) and Hugging Face's transfo-xl (config.json with model.safetensors or pytorch_model.bin).
-    Nothing is ever unpickled. The bundle remembers how the source would read: memory, clamp, span, initial memory.
+    Nothing is ever unpickled. The bundle has the reading settings of the source: memory, clamp, span, initial memory.
     """
     from segue.interop.files import import_bundle
 

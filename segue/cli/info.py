@@ -1,4 +1,4 @@
-"""`segue info`: what a preset or a bundle is, and what it takes to run."""
+"""`segue info`: the settings, parameters and memory needs of a preset or a bundle."""
 
 import json
 from pathlib import Path
@@ -17,30 +17,32 @@ EXAMPLE = "Example: segue info wt103-standard"
 
 def info(
     name: Annotated[
-        str | None, typer.Argument(help="A preset or the folder of a bundle.", metavar="[PRESET|BUNDLE]")
+        str | None, typer.Argument(help="A preset, or the folder of a bundle.", metavar="[PRESET|BUNDLE]")
     ] = None,
-    ranks: Annotated[int, typer.Option(help="What a preset takes on each of so many ranks.")] = 1,
-    flops: Annotated[float, typer.Option(help="Of a rank, in TFLOP/s that products really reach.")] = 100.0,
-    bandwidth: Annotated[float, typer.Option(help="Of a rank's network, in GB/s.")] = 12.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    ranks: Annotated[
+        int, typer.Option(help="Estimate memory and speed of a preset on so many ranks (processes).")
+    ] = 1,
+    flops: Annotated[float, typer.Option(help="Speed of a rank: TFLOP/s that its matmuls reach.")] = 100.0,
+    bandwidth: Annotated[float, typer.Option(help="Network bandwidth of a rank in GB/s.")] = 12.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the presets, or show one of them, or a bundle.
+    """List the presets, or show one preset or bundle in full.
 
-    Memory is for float32. Training counts weights, gradients, Adam's moments, the carried memory and what one step
-    keeps for its backward pass, at the published number of lanes; reading counts weights and one lane's memory.
-    With --ranks, what each of so many would hold and send: calculated, not measured.
+    Memory is for float32. Training memory counts weights, gradients, Adam's moments, the Transformer-XL memory and the
+    activations saved for the backward pass, at the published number of lanes; reading memory counts weights and the
+    memory of one lane. With --ranks it shows what each rank would hold and send: calculated, not measured.
     """
     if name is None:
         _list_presets(as_json)
         return
     if ranks > 1:
-        found = _ranks(name, ranks, flops, bandwidth)
+        facts = _ranks(name, ranks, flops, bandwidth)
     else:
-        found = _bundle(Path(name)) if Path(name).exists() else _preset(name)
+        facts = _bundle(Path(name)) if Path(name).exists() else _preset(name)
     if as_json:
-        echo(json.dumps(found, indent=2))
+        echo(json.dumps(facts, indent=2))
         return
-    for key, value in _flat(found):
+    for key, value in _flat(facts):
         echo(f"{key:<28} {value}")
 
 
@@ -72,7 +74,7 @@ def _list_presets(as_json: bool) -> None:
             row["published"],
         )
     Console().print(table)
-    echo("\ntrain, read: memory in float32.  segue info PRESET shows all of one.")
+    echo("\ntrain, read: memory needs in float32.  segue info PRESET shows all settings of one.")
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, Any]:
-    """What a preset takes on several ranks, on paper."""
+    """The estimated memory and speed of a preset on several ranks."""
     from segue.config import XLConfig
     from segue.errors import InputError
     from segue.nn.footprint import parameters
@@ -96,7 +98,7 @@ def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, A
     recipe = preset(name).recipe
     fits = isinstance(recipe, Recipe) and isinstance(recipe.model, XLConfig)
     if not isinstance(recipe, Recipe) or not fits or flops <= 0 or bandwidth <= 0:
-        raise InputError("--ranks is for Transformer-XLs, and --flops and --bandwidth are above 0")
+        raise InputError("--ranks needs a Transformer-XL preset, and --flops and --bandwidth above 0")
     check_lanes_divide(recipe, ranks)
     facts: dict[str, Any] = {"preset": name, "parameters": parameters(recipe.model), "ranks": ranks}
     facts |= {
@@ -178,7 +180,8 @@ def _facts(preset: "Preset") -> dict[str, Any]:
             layers = f"{model.layers}+{model.layers}×{model.width} {model.cell}"
         facts |= {
             "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
-            "training_bytes": 16 * weights,  # weights, gradients, two moments; batches differ
+            "training_bytes": 16
+            * weights,  # weights, gradients, two Adam moments; no activations: batches differ
             "reading_bytes": 4 * weights,
         }
     return facts | recipe.model_dump(mode="json")
@@ -197,17 +200,17 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif key.endswith("_bytes"):
             lines.append((name.removesuffix("_bytes") + " memory", _size(value)))
         else:
-            lines.append((name, _said(value)))
+            lines.append((name, _text(value)))
     return lines
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None or value == []:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(_said(item) for item in value)
+        return ", ".join(_text(item) for item in value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

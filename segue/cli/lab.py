@@ -1,4 +1,4 @@
-"""`segue lab`: measures what the papers claim, and draws it into one page."""
+"""`segue lab`: measures the claims of the papers, and draws them on one page."""
 
 import shlex
 import sys
@@ -21,37 +21,48 @@ EXAMPLE = "Example: segue lab all --quick -o lab"
 def lab(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME|all", help=f"Which experiment: {', '.join(TITLES)}; or all of them."),
+        typer.Argument(metavar="NAME|all", help=f"The experiment: {', '.join(TITLES)}; or all."),
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="DIR", help="Results, pictures, the page, trained models."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Folder for results, pictures, the page, and trained models.",
+        ),
     ] = Path("lab"),
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A corpus of `segue prepare`; by default Python's own library."),
+        typer.Option(
+            metavar="DIR", help="A corpus of `segue prepare`; by default Python's standard library."
+        ),
     ] = None,
     run: Annotated[
         list[Path] | None,
         typer.Option(
-            "--run", metavar="RUN", help="A trained model for the tables of results; may be repeated."
+            "--run",
+            metavar="RUN",
+            help="A run of `segue train` to add to the results tables; may be repeated.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small versions: all of them in minutes.")] = False,
-    only_report: Annotated[
-        bool, typer.Option("--only-report", help="Draw the results that are there; measure nothing.")
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small versions of the experiments: minutes for all of them.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", help="Draw existing results; measure nothing.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     threads: Threads = 0,
 ) -> None:
-    """Measure a claim of the papers on this machine, and show the published figure beside ours.
+    """Measure a claim of the papers on this machine, and compare it with the published figure.
 
-    Writes NAME.json, pictures and index.html to the output. What was measured already with the same setting is not
-    measured again, and an interrupted one goes on: run the same command once more.
+    Writes NAME.json, pictures and index.html to the output folder. An experiment that was already measured with the
+    same settings and code is skipped. To continue an interrupted one, run the same command again.
     """
     names = list(TITLES) if name == "all" else [name]
     if name != "all" and name not in TITLES:
-        experiment(name)  # says what there is
+        experiment(name)  # raises an error that lists the experiments
     from segue.lab.drawing import check_matplotlib
 
     check_matplotlib()
@@ -78,8 +89,8 @@ def _measure(
         corpus = data or _standard_library(output, progress.update)
         if not read_header(corpus).lossless:
             raise InputError(
-                f"the lab measures bits per byte, and the tokenizer of {corpus} loses some of the text; "
-                "prepare it as bytes or with BPE"
+                f"the lab measures bits per byte, and the tokenizer of {corpus} is not lossless; "
+                "prepare it with --tokenizer bytes or bpe"
             )
         for number, name in enumerate(names, start=1):
             begin, where = time.monotonic(), f"{number}/{len(names)} {name}"
@@ -89,8 +100,8 @@ def _measure(
             try:
                 _, fresh = measured(experiment(name), setting, command)
             except KeyboardInterrupt:
-                raise InputError(f"stopped in {name}; the same command goes on from there") from None
-            took = duration(time.monotonic() - begin) if fresh else "was there already"
+                raise InputError(f"stopped in {name}; run the same command to continue") from None
+            took = duration(time.monotonic() - begin) if fresh else "already measured"
             tell(f"{where}: {took}")
 
 
@@ -99,7 +110,7 @@ def _within(progress: Progress, where: str) -> Report:
 
 
 def _standard_library(output: Path, report: Report) -> Path:
-    """The default corpus, prepared once into the output."""
+    """The default corpus, prepared once in the output folder."""
     from segue.text.prepare import PrepareConfig, prepare
     from segue.text.sources import standard_library
 

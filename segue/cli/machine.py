@@ -1,4 +1,4 @@
-"""The options that say where to compute, and what the machine can do."""
+"""Options for device, threads and int8, and the matmul speed of the machine."""
 
 import os
 import time
@@ -9,19 +9,16 @@ import typer
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle
 
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, …")]
-Threads = Annotated[
-    int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads; 0 for as many as there are cores.")
-]
-
+Device = Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, …")]
+Threads = Annotated[int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads; 0 for one per core.")]
 
 Int8 = Annotated[
-    bool, typer.Option("--int8", help="Weights as 8-bit integers: quicker, a little less exact. CPUs only.")
+    bool, typer.Option("--int8", help="Weights as 8-bit integers: faster, a little less exact. CPU only.")
 ]
 
 
 def use(threads: int, device: str) -> None:
-    """Set the threads, which get on with others on the machine, and refuse a device that is not there."""
+    """Set the number of threads, and raise an error if the device is not available."""
     import torch
 
     from segue.cli.busy import watch_others
@@ -35,7 +32,7 @@ def use(threads: int, device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"device '{device}' is not to be had here: {reason}") from None
+        raise InputError(f"device '{device}' is not available: {reason}") from None
 
 
 def placed(bundle: "Bundle", device: str) -> "Bundle":
@@ -45,7 +42,7 @@ def placed(bundle: "Bundle", device: str) -> "Bundle":
 
 
 def matmul_peak(device: str) -> float:
-    """Floating-point operations a second of a large product, the best of a few: the machine's own limit."""
+    """FLOP/s of a large matmul, the best of six: the machine's limit."""
     import torch
 
     left, right = torch.randn(768, 768, device=device), torch.randn(768, 768, device=device)

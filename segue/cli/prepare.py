@@ -1,4 +1,4 @@
-"""`segue prepare`: text of any size becomes tokens on disk, once."""
+"""`segue prepare`: tokenize text of any size to disk, once."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: segue prepare stdlib -o data/stdlib"
 
 
-class Kind(StrEnum):
-    """Ways to cut text into tokens."""
+class Tokenization(StrEnum):
+    """Tokenizers."""
 
     BYTES = "bytes"
     CHARACTERS = "characters"
@@ -35,29 +35,35 @@ def prepare(
             "--column, or a name: stdlib, enwik8, text8, wikitext-2, wikitext-103.",
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The corpus to write.")],
-    tokenizer: Annotated[Kind, typer.Option(help="What a token is.")] = Kind.BYTES,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The corpus folder to write.")
+    ],
+    tokenizer: Annotated[Tokenization, typer.Option(help="The tokenizer.")] = Tokenization.BYTES,
     tokenizer_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An existing tokenizer.json, with --tokenizer file.")
     ] = None,
-    size: Annotated[int, typer.Option(help="Symbols of a BPE vocabulary.")] = 8192,
-    minimum: Annotated[int, typer.Option(help="Occurrences that a word or character needs to be known.")] = 1,
-    file: Annotated[Path | None, typer.Option(metavar="PATH", help="A local copy of a named set.")] = None,
-    glob: Annotated[str, typer.Option(help="Which files of a folder.")] = "**/*.txt",
-    column: Annotated[
-        str | None, typer.Option(help="The text of a row, for .jsonl, .parquet or a Hub data set.")
+    size: Annotated[int, typer.Option(help="BPE vocabulary size.")] = 8192,
+    minimum: Annotated[
+        int, typer.Option(help="The fewest occurrences of a word or character in the vocabulary.")
+    ] = 1,
+    file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A local copy of a named data set.")
     ] = None,
-    valid: Annotated[float, typer.Option(help="Share held out for validation, from the end.")] = 0.05,
-    test: Annotated[float, typer.Option(help="Share held out for testing, from the very end.")] = 0.05,
+    glob: Annotated[str, typer.Option(help="The files of a folder to read.")] = "**/*.txt",
+    column: Annotated[
+        str | None, typer.Option(help="The text field of a row, for .jsonl, .parquet or a Hub data set.")
+    ] = None,
+    valid: Annotated[float, typer.Option(help="Share of the text held out for validation.")] = 0.05,
+    test: Annotated[float, typer.Option(help="Share of the text held out for testing, from the end.")] = 0.05,
     reference: Annotated[
         bool,
-        typer.Option("--reference", help="enwik8 as the authors prepared it: without newlines, 204 symbols."),
+        typer.Option("--reference", help="enwik8 as in the authors' code: without newlines, 204 symbols."),
     ] = False,
 ) -> None:
-    """Turn text into a corpus: token ids on disk with splits and document ends.
+    """Tokenize text into a corpus: token ids on disk, with splits and document boundaries.
 
-    Every file or row is a document. Published sets keep their published splits; of other text the end is held out.
-    Memory stays constant, whatever the size.
+    Every file or row is a document. Published data sets have their published splits; of other text the end is held out.
+    Memory use is constant, whatever the size.
     """
     from segue.text.prepare import PrepareConfig
     from segue.text.prepare import prepare as prepare_corpus
@@ -78,7 +84,7 @@ def prepare(
     for name, share in (("valid", valid), ("test", test)):
         if share and name not in header.splits:
             tell(
-                f"note: there is no {name} split: the text is too short to be cut, or no document begins late enough; "
+                f"note: there is no {name} split: the text is too short, or no document begins late enough; "
                 f"try a larger --{name}"
             )
     echo(f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}")
@@ -99,7 +105,7 @@ def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Sou
         jsonl = ".jsonl" in path.suffixes and path.exists()
         return sources.from_jsonl(path, column) if jsonl else sources.from_dataset(name, column)
     if sources.has_rows(path) and path.is_file():
-        raise SourceError(f"{name} has rows; say which of their texts is meant: --column text")
+        raise SourceError(f"{name} has rows; name their text field, for example: --column text")
     if path.is_dir():
         return sources.from_folder(path, glob)
     if path.is_file():

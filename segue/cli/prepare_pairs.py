@@ -1,4 +1,4 @@
-"""`segue prepare-pairs`: sentence pairs become tokens on disk, once."""
+"""`segue prepare-pairs`: tokenize sentence pairs to disk, for translation models."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,54 +14,57 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: segue prepare-pairs --train train.en train.de --valid val.en val.de -o data/en-de"
 
-BYTES = 257
-"""The smallest BPE vocabulary: hardly more than the bytes themselves."""
+BYTE_VOCABULARY = 257
+"""The smallest BPE vocabulary size: hardly more than the 256 bytes."""
 
 Files = tuple[Path, Path]
 
 
 def prepare_pairs(
     train: Annotated[
-        Files, typer.Option(metavar="SOURCE TARGET", help="Two aligned files; also .gz .xz .bz2 .zip.")
+        Files,
+        typer.Option(metavar="SOURCE TARGET", help="Two aligned files for training; also .gz .xz .bz2 .zip."),
     ] = (Path(), Path()),
-    valid: Annotated[Files, typer.Option(metavar="SOURCE TARGET", help="The same, for validation.")] = (
-        Path(),
-        Path(),
-    ),
-    test: Annotated[Files, typer.Option(metavar="SOURCE TARGET", help="The same, for testing.")] = (
+    valid: Annotated[
+        Files, typer.Option(metavar="SOURCE TARGET", help="Two aligned files for validation.")
+    ] = (Path(), Path()),
+    test: Annotated[Files, typer.Option(metavar="SOURCE TARGET", help="Two aligned files for testing.")] = (
         Path(),
         Path(),
     ),
     pairs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Instead: one .tsv, or .jsonl with --columns; to train on."),
+        typer.Option(metavar="FILE", help="Instead of --train: one .tsv file, or .jsonl with --columns."),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Instead: a task without data: dates, copy, reverse, parity or addition."
+            metavar="NAME",
+            help="Instead of files: a generated task: dates, copy, reverse, parity or addition.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(help="Pairs of a task to train on.")] = 100_000,
+    count: Annotated[int, typer.Option(help="Training pairs of a generated task.")] = 100_000,
     columns: Annotated[
-        tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="The two texts of a row in .jsonl.")
+        tuple[str, str], typer.Option(metavar="SOURCE TARGET", help="The two text fields of a .jsonl row.")
     ] = ("source", "target"),
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
     ] = Path("data/pairs"),
     size: Annotated[
         int | None,
-        typer.Option(help="Symbols of the BPE vocabulary, or of each of two: 10,000; a task has bytes."),
+        typer.Option(help="BPE vocabulary size; by default 10,000, and bytes for a generated task."),
     ] = None,
-    separate: Annotated[bool, typer.Option("--separate", help="A vocabulary for each side.")] = False,
-    lower: Annotated[bool, typer.Option("--lower", help="Everything in lower case.")] = False,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Separate vocabularies for source and target.")
+    ] = False,
+    lower: Annotated[bool, typer.Option("--lower", help="Convert all text to lower case.")] = False,
     longest: Annotated[
-        int, typer.Option(help="Tokens of a side that are read; what is longer is told.")
+        int, typer.Option(help="The most tokens of a sentence; longer ones are truncated, with a note.")
     ] = 256,
 ) -> None:
-    """Turn sentence pairs into token ids on disk, with a byte-level BPE that knows every text.
+    """Tokenize sentence pairs with byte-level BPE, and write the token ids to disk.
 
-    Without --valid, the last twentieth of the pairs (at most 2,000) is held out.
+    Without --valid, the last 5 % of the pairs (at most 2,000) are held out for validation.
     """
     from segue.text.pairs import PairsConfig, held_out
     from segue.text.pairs import prepare_pairs as prepare
@@ -74,7 +77,7 @@ def prepare_pairs(
         parts = _parts(train, valid, test, pairs, columns)
     if "valid" not in parts:
         parts = held_out(parts)
-    size = size or (10_000 if task is None else BYTES)
+    size = size or (10_000 if task is None else BYTE_VOCABULARY)
     config = PairsConfig(size=size, joint=not separate, lower=lower, longest=longest)
     with Progress("pairs") as progress:
         header = prepare(parts, output, config, progress.update)
@@ -84,7 +87,7 @@ def prepare_pairs(
             tell(f"note: {split.empty:,} pairs of {name} had an empty side and were left out")
         if split.cut:
             tell(
-                f"note: {split.cut:,} sides of {name} have more than {longest} tokens; the rest of them is not read"
+                f"note: {split.cut:,} sentences of {name} have more than {longest} tokens and are truncated in training"
             )
     preset = "dates-cpu" if task else "multi30k-cpu"
     echo(f"{output}: {header.vocab:,} symbols. Next: segue train {preset} --data {output}")
@@ -104,7 +107,7 @@ def _parts(
         parts["train"] = from_two_files(*train)
     else:
         raise SourceError(
-            "which pairs? --train SOURCE TARGET names two files, --pairs FILE one, --task NAME none"
+            "give the pairs: --train SOURCE TARGET for two files, --pairs FILE for one, --task NAME to generate them"
         )
     for name, files in (("valid", valid), ("test", test)):
         if files != nothing:

@@ -1,4 +1,4 @@
-"""Progress on anything that takes over two seconds: a moving line on a terminal, plain lines elsewhere."""
+"""Progress of long work: one line that is redrawn on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from segue.cli.terminal import draw, wipe
 
 
 class Progress:
-    """How far, how fast, how long still."""
+    """A progress line: share done, speed, time left."""
 
     def __init__(self, unit: str) -> None:
         self._unit, self._begin, self._last, self._drawn = unit, time.monotonic(), time.monotonic(), False
@@ -23,19 +23,19 @@ class Progress:
             return
         self._last = now
         rate = done / (now - self._begin)
-        if not total:  # nobody knows how much there is
+        if not total:  # the total is unknown
             self.show(f"{task}: {done:,} {self._unit}  {rate:,.0f}/s")
             return
         left = (total - done) / rate if rate else 0
         self.show(f"{task}: {done / total:4.0%}  {rate:,.0f} {self._unit}/s  {duration(left)} left")
 
     def show(self, line: str) -> None:
-        """One line, in place of the one before if this is a terminal."""
+        """Draw a line; on a terminal it replaces the previous one."""
         draw(line)
         self._drawn = True
 
     def clear(self) -> None:
-        """Make room for other text."""
+        """Remove the line, before other text is printed."""
         if self._drawn:
             wipe()
 
@@ -49,8 +49,8 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """3 h 05 min, 12 min 30 s, 45 s."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+    """Seconds as text: 3 h 05 min, 12 min 30 s, 45 s."""
+    rounded = round(seconds)
+    if rounded >= 3600:
+        return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
+    return f"{rounded // 60} min {rounded % 60:02d} s" if rounded >= 60 else f"{rounded} s"

@@ -1,4 +1,4 @@
-"""`segue recl`: how much context each model of a group makes use of."""
+"""`segue recl`: relative effective context length (RECL) of a group of models."""
 
 import json
 from pathlib import Path
@@ -20,26 +20,31 @@ EXAMPLE = "Example: segue recl runs/xl runs/vanilla runs/lstm --step 50 --longes
 
 
 def recl(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="The group: runs or bundles.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN …", help="The models to compare: runs or bundles.")
+    ],
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A corpus; by default the first run's own.")
+        Path | None,
+        typer.Option(metavar="DIR", help="A corpus; by default that of the first run's training."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which part of it.")] = "test",
-    step: Annotated[int, typer.Option(help="By how much context grows, from as much on.")] = 100,
-    longest: Annotated[int, typer.Option(help="Context that is tried at most.")] = 1000,
-    positions: Annotated[int, typer.Option(help="Tokens of the text that are predicted.")] = 2000,
+    split: Annotated[str, typer.Option(help="The split to score.")] = "test",
+    step: Annotated[
+        int, typer.Option(help="The shortest context length, and the step by which it grows.")
+    ] = 100,
+    longest: Annotated[int, typer.Option(help="The longest context length.")] = 1000,
+    positions: Annotated[int, typer.Option(help="The number of positions that are predicted.")] = 2000,
     memory: Annotated[
-        int | None, typer.Option(help="States remembered by models that have a memory; else as each reads.")
+        int | None, typer.Option(help="Memory length of models with a memory; by default each bundle's.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the choice of positions.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed for the choice of positions.")] = 0,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Relative effective context length (RECL) of every model, measured against the best of the group.
+    """Measure the relative effective context length (RECL) of each model in a group.
 
-    A longer context counts as long as it lowers perplexity by 1 % where even the best model finds it hard: at the
-    hardest 10 %, 50 % or all of the positions. A model that is read without memory sees one segment at most.
+    A longer context counts while it lowers perplexity by at least 1 % at the positions that are hardest for the best
+    model of the group: the hardest 10 %, 50 % or all of them. A model without memory sees at most one segment.
     """
     use(threads, device)
     from segue.checkpoint import load
@@ -57,46 +62,46 @@ def recl(
     }
     stream = corpus_of(runs[0], data, bundles[str(runs[0])]).stream(split)
     with Progress("positions") as progress:
-        found = relative_lengths(group, stream, plan, progress.update)
-    echo(json.dumps(_facts(found, plan)) if as_json else _said(found, plan))
+        lengths = relative_lengths(group, stream, plan, progress.update)
+    echo(json.dumps(_facts(lengths, plan)) if as_json else _text(lengths, plan))
 
 
 def _check_comparable(runs: list[Path], bundles: "dict[str, Bundle]") -> None:
-    """The loss of a token means the same to all."""
+    """Raise an error unless all models have one tokenizer: else their losses cannot be compared."""
     from segue.text.tokenizer import digest
 
     if len(bundles) < len(runs):
-        raise InputError("a run is given twice; a group wants each model once")
+        raise InputError("a run is given twice; name each model once")
     first, *others = bundles.items()
     for name, bundle in others:
-        known = [one.tokenizer and digest(one.tokenizer) for one in (first[1], bundle)]
-        if known[0] != known[1] or bundle.model.config.vocab != first[1].model.config.vocab:
+        digests = [one.tokenizer and digest(one.tokenizer) for one in (first[1], bundle)]
+        if digests[0] != digests[1] or bundle.model.config.vocab != first[1].model.config.vocab:
             raise InputError(
-                f"{first[0]} and {name} have different tokenizers, so their losses are of different tokens; "
+                f"{first[0]} and {name} have different tokenizers, so their losses cannot be compared; "
                 "train the group on one corpus"
             )
 
 
-def _facts(found: "Lengths", plan: "Plan") -> dict[str, Any]:
+def _facts(measured: "Lengths", plan: "Plan") -> dict[str, Any]:
     return {
         "shares": list(plan.shares),
-        "lengths": {name: list(lengths) for name, lengths in found.lengths.items()},
-        "at_least": list(found.unbounded),
-        "nats_by_context": found.curves,
-        "positions": found.positions,
+        "lengths": {name: list(lengths) for name, lengths in measured.lengths.items()},
+        "at_least": list(measured.unbounded),
+        "nats_by_context": measured.curves,
+        "positions": measured.positions,
         "step": plan.step,
         "longest": plan.longest,
         "seed": plan.seed,
     }
 
 
-def _said(found: "Lengths", plan: "Plan") -> str:
-    wide = max(map(len, found.lengths))
-    lines = [" " * wide + "".join(f"{f'r = {share:g}':>10}" for share in plan.shares)]
-    for name, lengths in found.lengths.items():
-        more = "≥ " if name in found.unbounded else ""
-        lines.append(f"{name:<{wide}}" + "".join(f"{f'{more}{length:,}':>10}" for length in lengths))
+def _text(measured: "Lengths", plan: "Plan") -> str:
+    width = max(map(len, measured.lengths))
+    lines = [" " * width + "".join(f"{f'r = {share:g}':>10}" for share in plan.shares)]
+    for name, lengths in measured.lengths.items():
+        more = "≥ " if name in measured.unbounded else ""
+        lines.append(f"{name:<{width}}" + "".join(f"{f'{more}{length:,}':>10}" for length in lengths))
     lines.append(
-        f"{found.positions:,} positions; contexts in steps of {plan.step:,}, {plan.longest:,} at most"
+        f"{measured.positions:,} positions; context lengths in steps of {plan.step:,}, at most {plan.longest:,}"
     )
     return "\n".join(lines)

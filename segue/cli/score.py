@@ -1,4 +1,4 @@
-"""`segue score`: surprise as a text is read."""
+"""`segue score`: the surprisal of each token, line or window of a text."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ EXAMPLE = "Example: segue score runs/demo server.log --top 10"
 
 
 class Per(StrEnum):
-    """What surprise is summed over."""
+    """The unit that surprisal is summed over."""
 
     TOKEN = "token"  # noqa: S105
     LINE = "line"
@@ -30,22 +30,22 @@ class Per(StrEnum):
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A text of any length; - for standard input.")],
-    per: Annotated[Per, typer.Option(help="Surprise of each token, line, or window of tokens.")] = Per.LINE,
-    window: Annotated[int, typer.Option(help="Tokens of a window.")] = 64,
-    top: Annotated[int, typer.Option(help="Print only so many, the most surprising; 0 for all.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of TSV.")] = False,
-    memory: Annotated[
-        int | None, typer.Option(help="States remembered; by default as the bundle reads.")
-    ] = None,
+    per: Annotated[Per, typer.Option(help="Score each token, line, or window of tokens.")] = Per.LINE,
+    window: Annotated[int, typer.Option(help="Window length in tokens.")] = 64,
+    top: Annotated[int, typer.Option(help="Print only the so many most surprising ones; 0 for all.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line instead of TSV.")
+    ] = False,
+    memory: Annotated[int | None, typer.Option(help="Memory length; by default the bundle's.")] = None,
     int8: Int8 = False,
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Read a text and say how surprising each part is. Columns: number, byte offset, bits per byte, excess, text.
+    """Score how surprising each part of a text is, for example to find anomalies in a log.
 
-    Bits are per token, not per byte, where the tokenizer may lose some of a text: characters and words do.
-    Excess counts standard deviations above what is usual in this text for a stretch of that length: an anomaly finder
-    for logs. Memory stays constant, whatever the length; without --top, lines appear as they are read.
+    Columns: number, byte offset, bits per byte, excess, text. With a tokenizer that is not lossless (characters, words)
+    bits are per token. Excess is the surprisal in standard deviations above the mean of this text, for a part of that
+    length. Memory use is constant, whatever the length; without --top, lines are printed as they are read.
     """
     use(threads, device)
     from segue.checkpoint import load
@@ -53,8 +53,8 @@ def score(
     from segue.infer.surprise import most_surprising, stretches, surprises
 
     session = start_session(placed(load(run), device), memory=memory, int8=int8)
-    found = stretches(surprises(session, _pieces(file)), per.value, window)
-    for stretch in most_surprising(found, top) if top else found:
+    parts = stretches(surprises(session, _pieces(file)), per.value, window)
+    for stretch in most_surprising(parts, top) if top else parts:
         echo(_line(stretch, session.tokenizer.lossless, as_json))
 
 
@@ -62,7 +62,7 @@ def _pieces(file: str) -> Iterator[bytes]:
     from segue.text.sources import cut_in_pieces, open_any
 
     if file == "-":
-        yield from iter(sys.stdin.buffer.readline, b"")  # a line at a time: somebody may be typing it
+        yield from iter(sys.stdin.buffer.readline, b"")  # line by line: the input may be typed by hand
         return
     if not Path(file).is_file():
         raise InputError(f"there is no file {file}")

@@ -1,28 +1,28 @@
-"""The one place where commands print. Text from outside must not steer a terminal: what cannot be seen is escaped.
+"""The one place where commands print. Control characters are escaped, so that text cannot control the terminal.
 
-Standard output is escaped on a terminal alone, so that pipes and files get the text as it is; standard error always.
+Standard output is escaped only on a terminal, so that pipes and files get the exact text; standard error always.
 """
 
 import sys
 import unicodedata
 
 JOINERS = "\u200c\u200d"
-"""Invisible, but Persian, Hindi and emoji are spelled with them."""
+"""Invisible characters that are kept: Persian, Hindi and emoji need them."""
 
 WIPED = "\r\x1b[2K"
-"""Wipes the terminal's line."""
+"""Clears the current line of the terminal."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    r"""The text with visible escapes such as `\x1b` in place of what steers a terminal, hides or turns text round.
+    r"""The text with escapes such as `\x1b` for characters that control a terminal, or hide or reverse text.
 
-    That is: control characters but those to keep, format characters (bidirectional overrides among them), line and
-    paragraph separators, halves of characters. One character at a time, so that a text may come in pieces.
+    These are: control characters except those in `keep`, format characters (also bidirectional overrides), line and
+    paragraph separators, surrogates. Each character is escaped by itself, so that a text may come in pieces.
     """
-    return text if text.isprintable() else "".join(_seen(character, keep) for character in text)
+    return text if text.isprintable() else "".join(_escaped(character, keep) for character in text)
 
 
-def _seen(character: str, keep: str) -> str:
+def _escaped(character: str, keep: str) -> str:
     hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
     if not hidden or character in keep or character in JOINERS:
         return character
@@ -31,30 +31,30 @@ def _seen(character: str, keep: str) -> str:
 
 
 def echo(text: str, end: str = "\n") -> None:
-    """To standard output: what a command was asked for."""
+    """Print the result of a command to standard output."""
     if sys.stdout.isatty():
         text = printable(text)
     encoding = sys.stdout.encoding or "utf-8"
-    # a name of a file may hold what no encoding has
+    # a file name may contain what the encoding cannot express
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + end)
     sys.stdout.flush()
 
 
 def tell(text: str) -> None:
-    """To standard error, always one line: notes, warnings, errors."""
+    """Print a note, warning or error to standard error, always on one line."""
     sys.stderr.write(printable(text, keep="\t") + "\n")
     sys.stderr.flush()
 
 
 def draw(line: str) -> None:
-    """To standard error, in place of the line before if it is a terminal: progress."""
-    seen = printable(line, keep="")
-    sys.stderr.write(f"{WIPED}{seen}" if sys.stderr.isatty() else f"{seen}\n")
+    """Print a progress line to standard error; on a terminal it replaces the previous one."""
+    shown = printable(line, keep="")
+    sys.stderr.write(f"{WIPED}{shown}" if sys.stderr.isatty() else f"{shown}\n")
     sys.stderr.flush()
 
 
 def wipe() -> None:
-    """Remove what was drawn."""
+    """Remove the progress line."""
     if sys.stderr.isatty():
         sys.stderr.write(WIPED)
         sys.stderr.flush()

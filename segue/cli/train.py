@@ -1,4 +1,4 @@
-"""`segue train`: from a corpus to a model, resumable at any moment."""
+"""`segue train`: train a model on a corpus; runs can be interrupted and resumed."""
 
 import math
 import signal
@@ -25,52 +25,55 @@ EXAMPLE = "Example: segue train stdlib-demo --data data/stdlib -o runs/demo --se
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[PRESET|RECIPE.TOML]", help="What to train; see `segue info`.")
+        str | None,
+        typer.Argument(
+            metavar="[PRESET|RECIPE.TOML]", help="The recipe: a preset (see `segue info`) or a TOML file."
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What `segue prepare` or `prepare-pairs` made.")
+        Path | None, typer.Option(metavar="DIR", help="A folder of `segue prepare` or `prepare-pairs`.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="RUN", help="The run's folder.")
+        Path | None, typer.Option("-o", "--output", metavar="RUN", help="The run's folder to write.")
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting of the recipe; may be repeated."),
     ] = None,
     begin_with: Annotated[
-        Path | None, typer.Option("--from", metavar="BUNDLE", help="Fine-tune these weights.")
+        Path | None, typer.Option("--from", metavar="BUNDLE", help="Fine-tune the weights of a bundle.")
     ] = None,
     vectors: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Word2Vec or GloVe vectors to begin the embedding with; to keep them: --set train.frozen=true.",
+            help="Word2Vec or GloVe vectors to initialize the embedding; --set train.frozen=true keeps them fixed.",
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run, or extend it.")
+        Path | None, typer.Option(metavar="RUN", help="Resume a run, or extend a finished one.")
     ] = None,
     extend: Annotated[
         Literal["hold", "rewarm", "stretch"] | None,
         typer.Option(
-            help="Resuming with more train.steps than were planned: stay at the last rate, follow the schedule "
-            "once more, or as if all steps had been planned (the rate jumps).",
+            help="The learning rate when a run resumes with more train.steps than planned: hold the last rate, rewarm "
+            "(run the schedule once more), or stretch the schedule over all steps (the rate jumps).",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of weights and dropout; the same as --set train.seed.")
+        int | None, typer.Option(help="Random seed of weights and dropout; the same as --set train.seed.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where to compute: cpu, cuda, …; resuming, where it was.")
+        str | None, typer.Option(help="The device: cpu, cuda, …; by default cpu, or the resumed run's.")
     ] = None,
     threads: Threads = 0,
 ) -> None:
-    """Train a model, or go on with a run.
+    """Train a model, or resume a run.
 
-    Ctrl-C saves and leaves a run that --resume continues as if it had not been interrupted: with the same threads,
-    to the last bit. A finished run is extended by --resume RUN --set train.steps=…; where the rate has fallen by then,
-    --extend says how it goes on. With train.schedule=constant and train.cooldown=N only the last N steps have a falling
-    rate: extending goes on from before them, as if the longer run had been planned.
+    Ctrl-C saves a checkpoint and exits; --resume continues as if there had been no interruption, with the same number
+    of threads to the last bit. To extend a finished run: --resume RUN --set train.steps=…; if its learning rate has
+    decayed, --extend says how the schedule continues. With train.schedule=constant and train.cooldown=N, the learning
+    rate falls only in the last N steps: extending starts before them, as if the longer run had been planned.
     """
     from segue.distributed import process_group
     from segue.launch import local_device
@@ -112,7 +115,7 @@ def train(
         if not ranks.first:
             return
     if watch.reason == "interrupted":
-        echo(f"stopped at step {watch.step}; go on with: segue train --resume {folder}")
+        echo(f"stopped at step {watch.step}; to continue: segue train --resume {folder}")
         raise typer.Exit(1)
     echo(f"{folder}: {watch.step:,} steps in {duration(watch.seconds)}. Next: segue eval {folder}")
 
@@ -126,7 +129,10 @@ def _vectors(path: Path | None) -> "Vectors | None":
 def _recipe(
     name: str | None, changes: list[str], data: Path | None, begin_with: Path | None
 ) -> "tuple[Recipe | TranslationRecipe, Bundle | Translator | None]":
-    """The recipe as changed; a vocabulary that it leaves open is the data's, a model given is the bundle's."""
+    """The recipe with its changes, and the bundle to fine-tune.
+
+    A vocabulary size that the recipe leaves open is taken from the data; the model's shape from the bundle.
+    """
     from segue.checkpoint import load, load_translator
     from segue.config import TRANSLATORS
     from segue.presets import preset
@@ -135,7 +141,7 @@ def _recipe(
     from segue.text.pairs import open_pairs
 
     if name is None or data is None:
-        raise ConfigError("what to train, and on what? segue train PRESET --data DIR, or --resume RUN")
+        raise ConfigError("a recipe and data are needed: segue train PRESET --data DIR, or --resume RUN")
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )
@@ -144,7 +150,7 @@ def _recipe(
     if begin_with is not None:
         bundle = load_translator(begin_with) if translating else load(begin_with)
         values = {**values, "model": bundle.model.config.model_dump(mode="json")}
-    if translating and not name.endswith(".toml") and bundle is None:  # a preset is for any pairs
+    if translating and not name.endswith(".toml") and bundle is None:  # a preset fits any pairs
         header = open_pairs(data).header
         values["model"] |= {"vocab": header.vocab, "source_vocab": header.source_vocab}
     values = with_changes(values, changes)
@@ -154,21 +160,21 @@ def _recipe(
 
 
 def _stop_on_signals() -> Callable[[], bool]:
-    """Ctrl-C or SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
-    asked = False
+    """On Ctrl-C or SIGTERM: finish the step, save, exit. A second Ctrl-C exits at once."""
+    stopped = False
 
-    def ask(number: int, frame: object) -> None:  # noqa: ARG001
-        nonlocal asked
-        asked = True
+    def stop(number: int, frame: object) -> None:  # noqa: ARG001
+        nonlocal stopped
+        stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    signal.signal(signal.SIGINT, ask)
-    signal.signal(signal.SIGTERM, ask)
-    return lambda: asked
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return lambda: stopped
 
 
 class _Watch:
-    """Draws the progress line."""
+    """Draws the progress line of training from its events."""
 
     def __init__(self, progress: Progress, device: str) -> None:
         self._progress, self._device, self._peak = progress, device, matmul_peak(device)
@@ -212,17 +218,17 @@ class _Watch:
         )
 
     def _share(self, flops: float) -> str:
-        """How near to the machine's limit, which is measured again if it is passed: others may have computed."""
+        """The share of the matmul peak; the peak is measured again if exceeded: the machine may have been busy then."""
         if self._peak and flops > self._peak:
             again = matmul_peak(self._device)
-            self._peak = again if flops <= again else 0.0  # 0: there is no telling
+            self._peak = again if flops <= again else 0.0  # 0: unknown
         return f"{flops / self._peak:.0%} of matmul peak  " if self._peak else ""
 
 
 def _validated(values: dict[str, float]) -> str:
-    said = {
+    forms = {
         "bits_per_byte": "{:.4f} bits per byte",
         "perplexity": "perplexity {:.3f}",
         "bleu": "BLEU {:.2f}",
     }
-    return ", ".join(form.format(values[name]) for name, form in said.items() if name in values)
+    return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)

@@ -1,4 +1,4 @@
-"""`segue translate`: sentences in, sentences out, line by line."""
+"""`segue translate`: translate sentences line by line, by beam search."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from segue.cli.machine import Threads, use
+from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo, tell
 from segue.errors import InputError
@@ -16,36 +16,37 @@ if TYPE_CHECKING:
 
     from segue.checkpoint import Translator
 
-STRANGE = 0.7
-"""Tokens for each byte, from which on a text is told to be strange."""
+UNFAMILIAR = 0.7
+"""Tokens per byte: above this, a text is hardly in the model's source language, and a warning is printed."""
 
 EXAMPLE = "Example: segue translate runs/multi30k --reference test.de < test.en > out.de"
 
 
 def translate(
-    run: Annotated[Path, typer.Argument(metavar="RUN|BUNDLE", help="A translator.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN|BUNDLE", help="A translation model.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Sentences, one a line; standard input by default."),
+        typer.Argument(metavar="[FILE]", help="Sentences, one per line; standard input by default."),
     ] = None,
-    beam_width: Annotated[int | None, typer.Option(help="1 is greedy search.")] = None,
-    penalty: Annotated[float | None, typer.Option(help="Of short translations; 0 is none.")] = None,
+    beam_width: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy search.")] = None,
+    penalty: Annotated[
+        float | None,
+        typer.Option(help="Length penalty: larger values favour longer translations; 0 is none."),
+    ] = None,
     best: Annotated[
-        int, typer.Option(help="Translations of each sentence, with scores if more than one.")
+        int, typer.Option(help="Translations per sentence (n-best); printed with scores if more than one.")
     ] = 1,
     reference: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The right translations: tells BLEU and chrF of ours.")
+        Path | None, typer.Option(metavar="FILE", help="Reference translations: prints BLEU and chrF.")
     ] = None,
     attention: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a page that shows where each token of the first line looked."
-        ),
+        typer.Option(metavar="FILE", help="Write an HTML page of the attention weights of the first line."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Translate line by line, from a file or a pipe of any length; an empty line stays empty."""
+    """Translate a file or a pipe of any length line by line; an empty line stays empty."""
     use(threads, device)
     from segue.checkpoint import load_translator
     from segue.infer.translate import strangeness, translate_stream
@@ -53,50 +54,53 @@ def translate(
     translator = load_translator(run)
     translator.model.to(device)
     changes = {"beam_width": beam_width, "penalty": penalty}
-    told = {name: value for name, value in changes.items() if value is not None}
-    how = type(translator.translating)(**{**translator.translating.model_dump(), **told})
-    done, cut, first = 0, 0, ""
-    every: list[str] = []  # for a reference alone: a pipe may never end
-    some: list[tuple[int, bytes]] = []
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = type(translator.translating)(**{**translator.translating.model_dump(), **given})
+    done, truncated, first = 0, 0, ""
+    translations: list[str] = []  # kept only for a reference: a pipe may never end
+    sample: list[tuple[int, bytes]] = []
     with Progress("sentences") as progress:
-        for texts in translate_stream(translator, _noted(_lines(file), some), translating=how, best=best):
+        lines = _sampled(_lines(file), sample)
+        for texts in translate_stream(translator, lines, translating=settings, best=best):
             done += 1
             progress.update("translating", done, 0)
-            cut += texts[0].cut
+            truncated += texts[0].cut
             if reference is not None:
-                every.append(texts[0].text)
-            if some and some[0][0] == done - 1:
+                translations.append(texts[0].text)
+            if sample and sample[0][0] == done - 1:
                 first = texts[0].text
             for one in texts:
                 echo(one.text if best == 1 else f"{done}\t{one.score:.4f}\t{one.text}")
-    if cut:
-        tell(f"warning: {cut:,} lines had more than {how.longest} tokens; their ends were not read")
-    if strangeness(translator, [line for _, line in some]) > STRANGE:
-        tell("warning: hardly any word of this is known; is it the language that the model reads?")
+    if truncated:
+        tell(f"warning: {truncated:,} lines had more than {settings.longest} tokens and were truncated")
+    if strangeness(translator, [line for _, line in sample]) > UNFAMILIAR:
+        tell("warning: hardly any word of the input is known; is it in the model's source language?")
     if attention is not None:
-        _show(translator, some, first, attention)
+        _write_attention(translator, sample, first, attention)
     if reference is not None:
-        _tell(every, reference)
+        _compare(translations, reference)
 
 
-def _noted(lines: "Iterator[bytes]", some: list[tuple[int, bytes]]) -> "Iterator[bytes]":
-    """The same lines; the first hundred that are not empty are kept, with their numbers."""
+def _sampled(lines: "Iterator[bytes]", sample: list[tuple[int, bytes]]) -> "Iterator[bytes]":
+    """The same lines; the first hundred that are not empty are added to `sample`, with their numbers."""
     for number, line in enumerate(lines):
-        if line.strip() and len(some) < 100:
-            some.append((number, line.strip()))
+        if line.strip() and len(sample) < 100:
+            sample.append((number, line.strip()))
         yield line
 
 
-def _show(translator: "Translator", some: list[tuple[int, bytes]], text: str, path: Path) -> None:
+def _write_attention(
+    translator: "Translator", sample: list[tuple[int, bytes]], text: str, path: Path
+) -> None:
     from segue.lab.attention_page import attention_page, write_page
     from segue.lab.attention_views import translator_views
 
-    if not some:
+    if not sample:
         raise InputError("there is nothing to show: every line was empty")
-    _, line = some[0]
+    _, line = sample[0]
     views = translator_views(translator, line, text)
-    told = f"{line.decode(errors='replace')} → {text}"
-    write_page(path, attention_page("Where each token looks", told, views, first=len(views) - 1))
+    subtitle = f"{line.decode(errors='replace')} → {text}"
+    write_page(path, attention_page("Attention weights", subtitle, views, first=len(views) - 1))
     tell(f"{path}: open it in a browser")
 
 
@@ -112,13 +116,16 @@ def _lines(file: Path | None) -> "Iterator[bytes]":
         yield from opened
 
 
-def _tell(found: list[str], reference: Path) -> None:
+def _compare(translations: list[str], reference: Path) -> None:
+    """Print BLEU and chrF against the reference, cased and lower-cased."""
     from segue.infer.judge import bleu, chrf
 
-    wanted = [line.decode(errors="replace").strip() for line in _lines(reference)]
-    if len(wanted) != len(found):
-        raise InputError(f"{reference} has {len(wanted):,} lines and {len(found):,} were translated")
+    references = [line.decode(errors="replace").strip() for line in _lines(reference)]
+    if len(references) != len(translations):
+        raise InputError(
+            f"{reference} has {len(references):,} lines, and {len(translations):,} lines were translated"
+        )
     for lower in (False, True):
         for name, measure in (("BLEU", bleu), ("chrF", chrf)):
-            score, signature = measure(found, wanted, lower=lower)
+            score, signature = measure(translations, references, lower=lower)
             tell(f"{name} {score:.1f}  {signature}")

@@ -19,8 +19,8 @@ def test_a_pool_is_held_while_others_are_busy(monkeypatch: pytest.MonkeyPatch) -
         return next(looks)
 
     monkeypatch.setattr(busy, "PERIOD", 0)
-    monkeypatch.setattr(busy, "_taken", look)
-    monkeypatch.setattr(busy, "_hold", told.append)
+    monkeypatch.setattr(busy, "_used", look)
+    monkeypatch.setattr(busy, "_idle_pool", told.append)
     busy._watch()
     let_go = [sum(state) for state in held]
     assert let_go == [0, 0, 0, 0, 0, 1, 1], "held from the second second to the fourth, and again at the end"
@@ -28,7 +28,7 @@ def test_a_pool_is_held_while_others_are_busy(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_others_take_is_told_or_nothing_is_done() -> None:
-    taken = busy._taken()
+    taken = busy._used()
     assert (taken is None) == (not Path("/proc/stat").exists())
     if taken is not None:
         assert taken[0] > 0

@@ -83,6 +83,6 @@ def test_rows_want_to_know_their_column(name: str, tmp_path: Path) -> None:
     rows = tmp_path / name
     rows.write_text('{"text": "sea"}\n')
     done = CliRunner().invoke(app, ["prepare", str(rows), "-o", str(tmp_path / "corpus")])
-    said = f"{rows} has rows; say which of their texts is meant: --column text"
+    said = f"{rows} has rows; name their text field, for example: --column text"
     assert (str(done.exception), done.output) == (said, "")
     assert not (tmp_path / "corpus").exists()

@@ -52,7 +52,7 @@ def test_it_is_scored_every_way(trained: Path) -> None:
         "lanes": ["--lanes", 3],
         "isolated": ["--memory", 0],
         "sliding": ["--sliding", "--limit", 300],
-        "dynamic": ["--dynamic", "--rate", 0],
+        "dynamic": ["--dynamic", "--learning-rate", 0],
         "cache": ["--cache", 500],
     }
     scores = {
@@ -110,9 +110,9 @@ def test_mistakes_along_the_way_are_one_line(
             ["train", "stdlib-demo", "--data", data, "-o", tmp_path / "x", "--set", "train.segment=99999"],
         ),
         ("no split 'tset'; it has train, valid, test", ["eval", run, "--split", "tset"]),
-        ("ways to read; choose one", ["eval", run, "--sliding", "--dynamic"]),
+        ("exclude each other; choose one", ["eval", run, "--sliding", "--dynamic"]),
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
-        ("is not to be had here", ["eval", run, "--device", "cuda:7"]),
+        ("is not available", ["eval", run, "--device", "cuda:7"]),
     ]
     # in this process signals are not the command's to catch
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -140,13 +140,13 @@ def test_where_its_tokens_look(trained: Path) -> None:
     text = "12:00:00 INFO server"
     assert "open it" in shown(run, "-o", page, "--text", text, "--segment", 6, "--memory", 8)
     told = page.read_text()
-    assert "the last 6 tokens look at themselves and at 8 in memory" in told
+    assert "the last 6 tokens attend to each other and to 8 tokens in memory" in told
     assert "(d) how far the key lies" in told
-    assert "give --text or --file" in shown(run, "-o", page)
+    assert "with either --text or --file" in shown(run, "-o", page)
     assert "needs at least two" in shown(run, "-o", page, "--text", "1")
     assert "could not be read" in shown(run, "-o", page, "--file", trained / "nothing")
     shown(run, "-o", page, "--file", trained / "server.log")
-    assert "the last 64 tokens look at themselves and at 192 in memory" in page.read_text()
+    assert "the last 64 tokens attend to each other and to 192 tokens in memory" in page.read_text()
 
 
 def test_pairs_the_whole_way(tmp_path: Path) -> None:

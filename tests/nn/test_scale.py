@@ -63,7 +63,7 @@ def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["DDP"]["efficiency"].endswith("%")
     for words, match in (
         (["enwik8-24l", "--ranks", "48"], "64 lanes cannot be divided among 48 ranks; start 32 or 64 ranks"),
-        (["transformer-base", "--ranks", "8"], "--ranks is for Transformer-XLs"),
+        (["transformer-base", "--ranks", "8"], "--ranks needs a Transformer-XL preset"),
     ):
         with pytest.raises(SegueError, match=match):
             app(["info", *words], standalone_mode=False)
