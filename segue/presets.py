@@ -1,6 +1,6 @@
-"""The published recipes under their names, with the figures that were published for them.
+"""Presets: recipes by name, the published ones with their published results, and small ones for a CPU.
 
-Where the paper's table and the released scripts disagree, the scripts are followed and `note` says so.
+Where the paper's table and the released scripts disagree, a preset follows the scripts, and its `note` says so.
 """
 
 from difflib import get_close_matches
@@ -21,7 +21,7 @@ from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
 
 
 class Preset(Settings):
-    """A recipe, the data it was published for, and how it did there."""
+    """A recipe, its data set, and the published result."""
 
     recipe: Recipe | TranslationRecipe
     data: str
@@ -38,17 +38,17 @@ def preset(name: str) -> Preset:
 
 
 def _reading(segment: int, memory: int, clamp: int | None) -> Reading:
-    """As the authors' PyTorch code evaluates: memory begins empty, every token sees `memory` keys."""
+    """The evaluation of the authors' PyTorch code: memory begins empty, every token attends to `memory` keys."""
     return Reading(segment=segment, reach=Reach(memory=memory, clamp=clamp, span=memory))
 
 
 def _tf_reading(segment: int, memory: int, clamp: int | None) -> Reading:
-    """As the authors' TensorFlow code evaluates: memory begins as zeros, and a token sees itself besides."""
+    """The evaluation of the authors' TensorFlow code: memory begins as zeros, and a token also attends to itself."""
     return Reading(segment=segment, reach=Reach(memory=memory, clamp=clamp, span=memory + 1, initial="zeros"))
 
 
 TF_FLOOR = 0.004
-"""The TensorFlow runs decay to this share of their rate; the PyTorch ones to nothing."""
+"""The TensorFlow runs decay to this share of their learning rate; the PyTorch ones to 0."""
 
 _WT103_CUTOFFS = (20_000, 40_000, 200_000)
 
@@ -68,7 +68,7 @@ _CHARACTERS_24L = TrainConfig(
 
 
 def _transformer(*, width: int, heads: int, dropout: float, steps: int) -> TranslationRecipe:
-    """Rate d^-0.5 min(step^-0.5, step warmup^-1.5): its peak is (d warmup)^-0.5."""
+    """Learning rate d^-0.5 min(step^-0.5, step warmup^-1.5): its peak is (d warmup)^-0.5."""
     return TranslationRecipe(
         model=Seq2SeqConfig(vocab=37_000, width=width, heads=heads, dropout=dropout),
         train=PairTrainConfig(
@@ -86,7 +86,7 @@ def _transformer(*, width: int, heads: int, dropout: float, steps: int) -> Trans
 
 
 def _on_two_cores(steps: int, **changes: Any) -> TrainConfig:
-    """Minutes of training: a short warm-up, then down to nearly nothing."""
+    """Minutes of training: a short warm-up, then a decay to 2 % of the learning rate."""
     often = min(500, steps // 4)
     return TrainConfig(
         steps=steps,
@@ -101,7 +101,7 @@ def _on_two_cores(steps: int, **changes: Any) -> TrainConfig:
 
 
 def _multi30k(model: Seq2SeqConfig | RecurrentSeq2SeqConfig, **changes: Any) -> TranslationRecipe:
-    """About an hour of one core, or half an hour of two."""
+    """About an hour of training on one core, or half an hour on two."""
     settings: dict[str, Any] = {
         "steps": 2500,
         "tokens": 4096,
@@ -140,7 +140,7 @@ PRESETS: dict[str, Preset] = {
         ),
         data="stdlib, bytes",
         published="",
-        note="What stdlib-demo is measured against: as many parameters, the same text; for 2 CPU cores.",
+        note="An LSTM to compare with stdlib-demo: as many parameters, the same text; for 2 CPU cores.",
     ),
     "enwik8-cpu": Preset(
         recipe=Recipe(
@@ -152,7 +152,7 @@ PRESETS: dict[str, Preset] = {
         ),
         data="enwik8, BPE of 4,096 symbols",
         published="",
-        note="For 2 CPU cores and half an hour. Symbols of 2 or 3 bytes: bits are counted per byte all the same.",
+        note="For 2 CPU cores and half an hour. A token is 2 or 3 bytes; scores are still in bits per byte.",
     ),
     "enwik8-12l": Preset(
         recipe=Recipe(
@@ -311,7 +311,7 @@ PRESETS: dict[str, Preset] = {
         ),
         data="Multi30k, BPE of both languages",
         published="",
-        note="An hour of one CPU core: the literature's small Transformer, with relative positions in the encoder.",
+        note="An hour on one CPU core: the literature's small Transformer, with relative positions in the encoder.",
     ),
     "multi30k-rnn": Preset(
         recipe=_multi30k(
@@ -320,7 +320,7 @@ PRESETS: dict[str, Preset] = {
         ),
         data="Multi30k, BPE of both languages",
         published="",
-        note="What multi30k-cpu is measured against: GRUs, and one state between them.",
+        note="To compare with multi30k-cpu: a GRU encoder and decoder, with one state vector between them.",
     ),
     "multi30k-rnn-attention": Preset(
         recipe=_multi30k(
@@ -329,6 +329,6 @@ PRESETS: dict[str, Preset] = {
         ),
         data="Multi30k, BPE of both languages",
         published="",
-        note="The same, with attention to all states of the encoder.",
+        note="The same, with attention to all encoder states.",
     ),
 }

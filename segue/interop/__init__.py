@@ -1,4 +1,4 @@
-"""Models from elsewhere, and back."""
+"""Import and export of models in the formats of other code."""
 
 from importlib import import_module
 from typing import Any

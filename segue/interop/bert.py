@@ -1,4 +1,4 @@
-"""Hugging Face's BERT folders: config.json and model.safetensors, into an `Encoder`."""
+"""Loads Hugging Face's BERT folders (config.json, model.safetensors) as an `Encoder`."""
 
 from pathlib import Path
 
@@ -21,24 +21,24 @@ NAMES = {
     "output.dense": "feed_forward.outer",
     "output.LayerNorm": "feed_forward_norm",
 }
-"""Of each layer, theirs and ours. Key and value are one matrix here."""
+"""Weight names in each layer, theirs and ours. Key and value are not listed: they are one matrix in segue."""
 
 
 def load_bert(folder: Path | str) -> Encoder:
-    """The encoder of a BERT folder, ready to read with. Heads for other purposes are left alone."""
+    """The encoder of a BERT folder, in evaluation mode. Task heads are ignored."""
     folder = Path(folder)
     config = _config(folder)
     try:
         weights = load_file(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise SourceError(
-            f"{folder} has no readable model.safetensors ({error}); save it with safe_serialization=True"
+            f"{folder} has no readable model.safetensors ({error}); save the model with safe_serialization=True"
         ) from None
     theirs = {name.removeprefix("bert."): weight for name, weight in weights.items()}
     try:
         ours = _ours(theirs, config.layers)
     except (KeyError, RuntimeError) as error:
-        raise SourceError(f"{folder} does not hold what its config.json says: {error}") from None
+        raise SourceError(f"the weights in {folder} do not fit its config.json: {error}") from None
     check_size(config, ours, str(folder), SourceError)
     with torch.device("meta"), too_large(str(folder), SourceError):
         model = Encoder(config)
@@ -49,13 +49,13 @@ def load_bert(folder: Path | str) -> Encoder:
 
 def _config(folder: Path) -> EncoderConfig:
     theirs = read_object(folder / "config.json")
-    wanted = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
-    for name, value in wanted.items():
+    supported = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    for name, value in supported.items():
         if theirs.get(name, value) != value:
-            raise SourceError(f"{folder}: {name} is {theirs[name]!r}, and only {value!r} is known")
+            raise SourceError(f"{folder}: {name} is {theirs[name]!r}; only {value!r} is supported")
     if theirs.get("position_embedding_type", "absolute") != "absolute":
         raise SourceError(
-            f"{folder}: its positions are {theirs['position_embedding_type']}; only absolute ones are known"
+            f"{folder}: its positions are {theirs['position_embedding_type']}; only absolute ones are supported"
         )
     try:
         return EncoderConfig(
@@ -70,22 +70,22 @@ def _config(folder: Path) -> EncoderConfig:
             attention_dropout=theirs.get("attention_probs_dropout_prob", 0.0),
         )
     except KeyError as error:
-        raise SourceError(f"{folder}/config.json does not say {error}") from None
+        raise SourceError(f"{folder}/config.json has no {error}") from None
 
 
 def _ours(theirs: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    found = {
+    ours = {
         "words.weight": theirs["embeddings.word_embeddings.weight"],
         "places.weight": theirs["embeddings.position_embeddings.weight"],
         "types.weight": theirs["embeddings.token_type_embeddings.weight"],
     }
     for part in ("weight", "bias"):
-        found[f"norm.{part}"] = theirs[f"embeddings.LayerNorm.{part}"]
-        found[f"pooler.{part}"] = theirs[f"pooler.dense.{part}"]
+        ours[f"norm.{part}"] = theirs[f"embeddings.LayerNorm.{part}"]
+        ours[f"pooler.{part}"] = theirs[f"pooler.dense.{part}"]
         for layer in range(layers):
             inside = f"encoder.layer.{layer}"
             for name, own in NAMES.items():
-                found[f"blocks.{layer}.{own}.{part}"] = theirs[f"{inside}.{name}.{part}"]
+                ours[f"blocks.{layer}.{own}.{part}"] = theirs[f"{inside}.{name}.{part}"]
             pair = [theirs[f"{inside}.attention.self.{name}.{part}"] for name in ("key", "value")]
-            found[f"blocks.{layer}.attention.key_value.{part}"] = torch.cat(pair)
-    return found
+            ours[f"blocks.{layer}.attention.key_value.{part}"] = torch.cat(pair)
+    return ours

@@ -1,4 +1,4 @@
-"""Foreign files, read without ever running what is in them.
+"""Reads and writes checkpoints of other code, without ever running code from them.
 
 The only place that calls `torch.load`, and only for tensors (`weights_only=True`).
 """
@@ -31,12 +31,12 @@ HOW_TO_SAVE = (
     "where it was trained, run `safetensors.torch.save_file(model.state_dict(), 'model.safetensors')` "
     "and import that file with its config"
 )
-HOW_TO_LIST = "write it as text, one symbol a line in the order of the ids, and give that file to --vocab"
+HOW_TO_LIST = "write it as text, one symbol per line in the order of ids, and pass that file with --vocab"
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A foreign checkpoint, read but not yet understood."""
+    """The raw weights and config of a foreign checkpoint."""
 
     weights: dict[str, Tensor]
     config: dict[str, Any]
@@ -49,27 +49,27 @@ class Source:
             return "reference"
         raise SourceError(
             "the config is neither the authors' (no 'n_token') nor Hugging Face's transfo-xl "
-            f"(model_type {self.config.get('model_type')!r}); no other layouts are known"
+            f"(model_type {self.config.get('model_type')!r}); no other layouts are supported"
         )
 
 
 def import_bundle(source: Path, *, config: Path | None = None, vocab: Path | None = None) -> Bundle:
-    """The model at `source`, with the reading that its config implies."""
-    found = read_source(source, config)
-    layout = LAYOUTS[found.layout]
+    """The model at `source`, with the reading settings of its config."""
+    checkpoint = read_source(source, config)
+    layout = LAYOUTS[checkpoint.layout]
     build: Callable[..., tuple[TransformerXL, Reach]] = (
         huggingface.build_transfo_xl if layout is huggingface else reference.build
     )
-    model, _ = build(found.weights, found.config)
+    model, _ = build(checkpoint.weights, checkpoint.config)
     tokenizer = None if vocab is None else read_vocabulary(vocab, model.config.vocab)
-    return Bundle(model.eval(), layout.reading(found.config), tokenizer)
+    return Bundle(model.eval(), layout.reading(checkpoint.config), tokenizer)
 
 
 def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
-    """Write the bundle in a foreign layout; what that layout cannot say comes back as notes."""
+    """Write the bundle in a foreign layout; returns notes on settings that the layout cannot express."""
     if not isinstance(bundle.model, TransformerXL):
         raise SourceError(
-            f"the {layout} layout is Transformer-XL's, and this is a {bundle.model.config.kind} model"
+            f"the {layout} layout is for Transformer-XL; this is a {bundle.model.config.kind} model"
         )
     weights, config, notes = LAYOUTS[layout].export(bundle.model, bundle.reading)
     with atomic_folder(target, SourceError) as folder:
@@ -79,7 +79,7 @@ def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
 
 
 def read_source(source: Path, config: Path | None = None) -> Source:
-    """Weights and config: of a folder, or of one file with its config inside, beside it or given."""
+    """Weights and config of a folder, or of one file whose config is in it, in its folder, or given."""
     if not source.exists():
         raise SourceError(f"there is nothing at {source}")
     if source.is_dir():
@@ -93,19 +93,19 @@ def read_source(source: Path, config: Path | None = None) -> Source:
 
 
 def read_vocabulary(path: Path, size: int) -> Tokenizer:
-    """A plain text with one symbol a line (a count may follow it), as a tokenizer of words."""
+    """A word tokenizer from a text file with one symbol per line; a count may follow the symbol."""
     if path.suffix in PICKLES:
         raise SourceError(f"{path} is a pickled vocabulary, which is never opened; {HOW_TO_LIST}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise SourceError(f"{path} is no UTF-8 text, perhaps a pickle; {HOW_TO_LIST}") from None
+        raise SourceError(f"{path} is not UTF-8 text, perhaps a pickle; {HOW_TO_LIST}") from None
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None
     symbols = [line.split()[0] for line in lines if line.strip()]
     if len(symbols) != size:
         raise SourceError(
-            f"{path} has {len(symbols)} symbols and the model {size}; is it the model's vocabulary?"
+            f"{path} has {len(symbols)} symbols and the model has {size}; is it the model's vocabulary?"
         )
     return word_tokenizer(symbols)
 
@@ -116,41 +116,41 @@ def _folder_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "pytorch_model.bin").exists():
         return _load_tensors_only(folder / "pytorch_model.bin")
     pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
-    found = f"; {pickled[0]} is a pickle, which is never opened: {HOW_TO_SAVE}" if pickled else ""
-    raise SourceError(f"{folder} has neither model.safetensors nor pytorch_model.bin{found}")
+    hint = f"; {pickled[0]} is a pickle, which is never opened: {HOW_TO_SAVE}" if pickled else ""
+    raise SourceError(f"{folder} has neither model.safetensors nor pytorch_model.bin{hint}")
 
 
 def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-    """The weights, and the config if the file's metadata carries one."""
+    """The weights, and the config if the file's metadata has one."""
     if not path.is_file():
-        raise SourceError(f"{path} is no file")
+        raise SourceError(f"{path} is not a file")
     try:
         with safe_open(path, "pt") as file:
             inside = (file.metadata() or {}).get("config")
             names = list(file.keys())
-            # A recording of a run holds its weights beside other tensors.
+            # A recorded reference run has other tensors too, and a prefix before its weights.
             prefix = "weights." if any(name.startswith("weights.") for name in names) else ""
             weights = {
                 name.removeprefix(prefix): file.get_tensor(name) for name in names if name.startswith(prefix)
             }
     except SafetensorError as error:
-        raise SourceError(f"{path} is no safetensors file: {error}") from None
+        raise SourceError(f"{path} is not a safetensors file: {error}") from None
     return weights, None if inside is None else _parsed(inside, path)
 
 
 def _load_tensors_only(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what it refuses or takes all the same
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a damaged file makes it raise nearly anything
+            warnings.simplefilter("ignore")  # a file that it refuses raises an error anyway
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a damaged file can raise nearly any exception
         raise SourceError(
             f"{path} is not a plain file of tensors, perhaps a pickled module, "
             f"and nothing is ever unpickled; {HOW_TO_SAVE}"
         ) from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise SourceError(f"{path} is no state dict of tensors; {HOW_TO_SAVE}")
-    return found
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise SourceError(f"{path} is not a state dict of tensors; {HOW_TO_SAVE}")
+    return weights
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Hugging Face's TransfoXL (last in transformers 4.35), to and from a model of ours.
+"""Conversion from and to Hugging Face's TransfoXL (last in transformers 4.35).
 
-It starts with a memory of zeros that are attended to, and its cluster columns are in our order.
+Its memory starts as zeros that are attended to. Its cluster columns have the same order as ours.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from torch import Tensor
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import SourceError
 from segue.interop.layout import Entry, exported, imported, inverse_frequencies, shared_entries
-from segue.interop.settings import ForeignConfig, foreign_values, reach_values, shape_values, unsaid
+from segue.interop.settings import ForeignConfig, foreign_values, lost_settings, reach_values, shape_values
 from segue.nn.xl import TransformerXL
 
 
@@ -30,7 +30,7 @@ class TransfoXLConfig(ForeignConfig):
 
 
 def build_transfo_xl(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
-    """The model, in the weights' precision, and the reach that its config implies."""
+    """The model, in the dtype of its weights, and the reach of its config."""
     theirs = TransfoXLConfig(**config)
     shape = _shape(theirs)
     return imported(shape, _entries, weights), _reach(theirs)
@@ -42,11 +42,11 @@ def reading(config: Mapping[str, Any]) -> Reading:
 
 
 def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Its weights, its config.json, and what could not be said in them."""
+    """Its weights, its config.json, and notes on settings that these cannot express."""
     ours = model.config
     if ours.encoding != "xl":
         raise SourceError(
-            f"Hugging Face's TransfoXL has the encoding 'xl' only; this model has {ours.encoding!r}"
+            f"Hugging Face's TransfoXL has only the encoding 'xl'; this model has {ours.encoding!r}"
         )
     theirs = TransfoXLConfig(
         **foreign_values(ours, read.reach),
@@ -57,20 +57,20 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
     )
     weights = exported(dict(model.state_dict()), _entries(ours))
     weights["transformer.pos_emb.inv_freq"] = inverse_frequencies(ours, model.vocabulary.tables[0].dtype)
-    said = {
+    written = {
         "architectures": ["TransfoXLLMHeadModel"],
-        # its constructor knows this flag alone, and makes tie_projs of it
+        # its constructor takes this flag only, and derives tie_projs from it
         "proj_share_all_but_first": ours.tied_projections,
         **theirs.model_dump(mode="json"),
     }
-    return weights, said, unsaid(read.reach, initial="zeros")
+    return weights, written, lost_settings(read.reach, initial="zeros")
 
 
 def _entries(config: XLConfig) -> list[Entry]:
     entries = shared_entries(config, "transformer.", reversed_clusters=False)
     names = (("r_w_bias", "positions.content_bias"), ("r_r_bias", "positions.position_bias"))
     for theirs, ours in names:
-        if config.biases == "shared":  # the model has the pair, and every layer names it again
+        if config.biases == "shared":  # stored in the model, and again under every layer's name
             entries.append(Entry(f"transformer.{theirs}", (ours,), layer=0))
         for layer in range(config.layers):
             pair = 0 if config.biases == "shared" else layer

@@ -1,7 +1,7 @@
-"""The names that weights have in the authors' code and in Hugging Face's port of it, beside ours.
+"""Weight names in the authors' code and in Hugging Face's port of it, and ours.
 
-Both foreign layouts share nearly everything. An `Entry` ties one of their tensors to pieces of ours; reading the
-entries one way imports, the other way exports, so a round trip is exact by construction.
+The two foreign layouts are nearly the same. An `Entry` maps one of their tensors to pieces of ours; import and export
+use the same entries in opposite directions, so a round trip is exact by construction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,30 +18,30 @@ from segue.nn.xl import TransformerXL
 
 @dataclass(frozen=True)
 class Entry:
-    """Their tensor: our pieces one after the other along the first dimension, perhaps flipped."""
+    """One of their tensors: our pieces concatenated along the first dimension, perhaps flipped."""
 
     theirs: str
     ours: tuple[str, ...]
-    layer: int | None = None  # our piece is this layer's part of the tensor
+    layer: int | None = None  # our piece is row `layer` of a tensor for all layers
     flip: int | None = None  # their order along this dimension is the reverse of ours
-    shape: tuple[int, ...] | None = None  # theirs, where it is not ours
+    shape: tuple[int, ...] | None = None  # their shape, if it differs from ours
 
 
 def imported(
     config: XLConfig, entries: Callable[[XLConfig], Sequence[Entry]], weights: Mapping[str, Tensor]
 ) -> TransformerXL:
-    """A model of this shape with their weights, in the weights' precision."""
+    """A model of this shape with their weights, in the dtype of the weights."""
     check_size(config, weights, "the weights", SourceError)
     present = _present(entries(config), weights)
     check_kinds({entry.theirs: weights[entry.theirs] for entry in present}, "the weights", SourceError)
-    kind = weights[present[0].theirs].dtype
+    dtype = weights[present[0].theirs].dtype
     with torch.device("meta"), too_large("the weights", SourceError):
-        model = TransformerXL(config).to(kind)
-    likes = model.state_dict()
+        model = TransformerXL(config).to(dtype)
+    meta = model.state_dict()
     for entry in present:
-        pieces = [likes[name] if entry.layer is None else likes[name][entry.layer] for name in entry.ours]
+        pieces = [meta[name] if entry.layer is None else meta[name][entry.layer] for name in entry.ours]
         _check_size(entry.theirs, weights[entry.theirs], sum(piece.numel() for piece in pieces))
-    tensors = {name: torch.empty_like(like, device="cpu") for name, like in likes.items()}
+    tensors = {name: torch.empty_like(tensor, device="cpu") for name, tensor in meta.items()}
     filled: set[tuple[str, int | None]] = set()
     for entry in present:
         source = weights[entry.theirs]
@@ -51,7 +51,7 @@ def imported(
         for name, piece, part in zip(entry.ours, pieces, parts, strict=True):
             if (name, entry.layer) in filled and not torch.equal(piece, part.view_as(piece)):
                 raise SourceError(
-                    f"{entry.theirs!r} should be tied, and differs from its twin; check tie_weight"
+                    f"{entry.theirs!r} should be tied, but differs from the weight it is tied to; check tie_weight"
                 )
             piece.copy_(part.view_as(piece))
             filled.add((name, entry.layer))
@@ -60,20 +60,20 @@ def imported(
 
 
 def exported(tensors: Mapping[str, Tensor], entries: Sequence[Entry]) -> dict[str, Tensor]:
-    """Our tensors (weights, or anything shaped like them: gradients) under their names."""
+    """Our tensors (weights, or gradients of the same shapes) under their names."""
     return {entry.theirs: _exported(tensors, entry) for entry in entries}
 
 
 def _exported(tensors: Mapping[str, Tensor], entry: Entry) -> Tensor:
     pieces = [tensors[name] if entry.layer is None else tensors[name][entry.layer] for name in entry.ours]
-    whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-    whole = whole if entry.shape is None else whole.reshape(entry.shape)
-    # A copy of its own for every name: safetensors refuses tensors that share memory.
-    return whole.flip(entry.flip) if entry.flip is not None else whole.contiguous().clone()
+    joined = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+    joined = joined if entry.shape is None else joined.reshape(entry.shape)
+    # A copy for every name: safetensors refuses tensors that share memory.
+    return joined.flip(entry.flip) if entry.flip is not None else joined.contiguous().clone()
 
 
 def shared_entries(config: XLConfig, prefix: str, *, reversed_clusters: bool) -> list[Entry]:
-    """What the two layouts have in common; `prefix` stands before all but the softmax."""
+    """The entries that both layouts have; `prefix` is before all names except those of the softmax."""
     entries = []
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"{prefix}layers.{layer}"
@@ -112,8 +112,8 @@ def _vocabulary_entries(config: XLConfig, prefix: str, reversed_clusters: bool) 
             continue
         tied = cluster > 0 and config.tied_projections
         source = 0 if tied and config.divisor == 1 else cluster
-        room = "projections" if tied else "out_projections"
-        entries.append(Entry(f"crit.out_projs.{cluster}", (f"vocabulary.{room}.{source}",)))
+        owner = "projections" if tied else "out_projections"
+        entries.append(Entry(f"crit.out_projs.{cluster}", (f"vocabulary.{owner}.{source}",)))
     if config.clusters > 1:
         flip = 0 if reversed_clusters else None
         entries.append(Entry("crit.cluster_weight", ("vocabulary.cluster_table",), flip=flip))
@@ -121,35 +121,35 @@ def _vocabulary_entries(config: XLConfig, prefix: str, reversed_clusters: bool) 
     return entries
 
 
-def inverse_frequencies(config: XLConfig, kind: torch.dtype) -> Tensor:
-    """The buffer `pos_emb.inv_freq`, which code of both layouts expects to find beside the weights."""
-    steps = torch.arange(0.0, config.width, 2.0, dtype=torch.promote_types(kind, torch.float32))
-    return (1 / (10000 ** (steps / config.width))).to(kind)
+def inverse_frequencies(config: XLConfig, dtype: torch.dtype) -> Tensor:
+    """The buffer `pos_emb.inv_freq`, which the code of both layouts expects among the weights."""
+    steps = torch.arange(0.0, config.width, 2.0, dtype=torch.promote_types(dtype, torch.float32))
+    return (1 / (10000 ** (steps / config.width))).to(dtype)
 
 
 def _present(entries: Sequence[Entry], weights: Mapping[str, Tensor]) -> list[Entry]:
-    """The entries that the file has. A tied weight may be stored under one of its names only."""
+    """The entries whose tensors the file has. A tied weight may be stored under only one of its names."""
     present = [entry for entry in entries if entry.theirs in weights]
     given = {(name, entry.layer) for entry in present for name in entry.ours}
-    lacking = [
+    missing = [
         entry.theirs
         for entry in entries
         if entry.theirs not in weights and not given.issuperset((name, entry.layer) for name in entry.ours)
     ]
     known = {entry.theirs for entry in entries}
-    surplus = [name for name in weights if name not in known and not name.endswith("pos_emb.inv_freq")]
-    for problem, names in (("lack", lacking), ("also hold", surplus)):
+    unexpected = [name for name in weights if name not in known and not name.endswith("pos_emb.inv_freq")]
+    for problem, names in (("lack", missing), ("also hold", unexpected)):
         if names:
-            some = ", ".join(sorted(names)[:3])
+            first = ", ".join(sorted(names)[:3])
             raise SourceError(
-                f"the weights {problem} {some}{' and more' if len(names) > 3 else ''}; "
+                f"the weights {problem} {first}{' and more' if len(names) > 3 else ''}; "
                 "does the config belong to them?"
             )
     return present
 
 
-def _check_size(name: str, source: Tensor, wanted: int) -> None:
-    if source.numel() != wanted:
+def _check_size(name: str, source: Tensor, expected: int) -> None:
+    if source.numel() != expected:
         raise SourceError(
-            f"{name} has shape {tuple(source.shape)}; {wanted} numbers were expected; does the config belong to it?"
+            f"{name} has shape {tuple(source.shape)}; {expected} numbers were expected; does the config belong to it?"
         )

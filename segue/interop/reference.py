@@ -1,7 +1,7 @@
-"""The authors' PyTorch code: its state dict and constructor's arguments, to and from a model of ours.
+"""Conversion from and to the authors' PyTorch code: its state dict and its constructor's arguments.
 
-Its absolute encodings count from a segment's end, and begin anew in each: imported for segments of `tgt_len` tokens
-without memory. Its sinusoids are imported as the table of `learned` positions that they amount to.
+Its absolute positions count back from the end of a segment and restart in each, so they are imported for segments of
+`tgt_len` tokens without memory. Its absolute sinusoids are imported as an equal table of `learned` positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from torch import Tensor
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import SourceError
 from segue.interop.layout import Entry, exported, imported, inverse_frequencies, shared_entries
-from segue.interop.settings import ForeignConfig, foreign_values, reach_values, shape_values, unsaid
+from segue.interop.settings import ForeignConfig, foreign_values, lost_settings, reach_values, shape_values
 from segue.nn.positions import LearnedPositions, sinusoids
 from segue.nn.xl import TransformerXL
 
 ENCODINGS = ("xl", "shaw", "learned", "per-layer")
-"""Ours, in the order of their `attn_type`; 2, their sinusoids, become a table."""
+"""Our encodings in the order of their `attn_type`; type 2, their sinusoids, becomes a table."""
 
 
 class ReferenceConfig(ForeignConfig):
@@ -33,7 +33,7 @@ class ReferenceConfig(ForeignConfig):
 
 
 def build(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[TransformerXL, Reach]:
-    """The model, in the weights' precision, and the reach that its config implies."""
+    """The model, in the dtype of its weights, and the reach of its config."""
     theirs = ReferenceConfig(**config)
     shape = _shape(theirs)
     model = imported(shape, entries, weights)
@@ -49,52 +49,52 @@ def reading(config: Mapping[str, Any]) -> Reading:
 
 
 def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Its state dict, its config, and what could not be said in them."""
+    """Its state dict, its config, and notes on settings that these cannot express."""
     ours = model.config
     theirs = ReferenceConfig(
         **foreign_values(ours, read.reach),
         n_token=ours.vocab,
         tie_weight=ours.tied,
         attn_type=_attention_type(ours),
-        tgt_len=_segment_that_fits(ours, read),
+        tgt_len=_segment_length(ours, read),
     )
     if isinstance(model.positions, LearnedPositions):
         _check_sinusoids(model.positions.table, theirs)
     weights = exported(dict(model.state_dict()), entries(ours))
     if theirs.attn_type in (0, 2):
-        kind = model.vocabulary.tables[0].dtype
-        weights["pos_emb.inv_freq"] = inverse_frequencies(ours, kind)
-    return weights, theirs.model_dump(mode="json"), unsaid(read.reach, initial="empty")
+        dtype = model.vocabulary.tables[0].dtype
+        weights["pos_emb.inv_freq"] = inverse_frequencies(ours, dtype)
+    return weights, theirs.model_dump(mode="json"), lost_settings(read.reach, initial="empty")
 
 
 def entries(config: XLConfig) -> list[Entry]:
     """Their names for all our weights (or gradients), for `layout.exported`."""
-    several = config.layers if config.biases == "per-layer" else 1
-    bias = (several, config.heads, config.head_width)[1 if several == 1 else 0 :]
+    biases = config.layers if config.biases == "per-layer" else 1
+    bias = (biases, config.heads, config.head_width)[1 if biases == 1 else 0 :]
     rows = (config.layers, config.max_positions, config.heads, config.head_width)
-    found: Sequence[Entry] = ()
+    positions: Sequence[Entry] = ()
     match config.encoding:
         case "xl":
-            found = (
+            positions = (
                 Entry("r_w_bias", ("positions.content_bias",), shape=bias),
                 Entry("r_r_bias", ("positions.position_bias",), shape=bias),
             )
         case "shaw":  # their last row is distance 0
-            found = (
+            positions = (
                 Entry("r_w_bias", ("positions.content_bias",)),
                 Entry("r_emb", ("positions.table",), flip=1),
                 Entry("r_bias", ("positions.table_bias",), flip=1),
             )
         case "per-layer":
-            found = (Entry("r_emb", ("positions.table",), shape=rows),)
-    return [*shared_entries(config, "", reversed_clusters=True), *found]
+            positions = (Entry("r_emb", ("positions.table",), shape=rows),)
+    return [*shared_entries(config, "", reversed_clusters=True), *positions]
 
 
 def _shape(theirs: ReferenceConfig) -> XLConfig:
     if theirs.attn_type >= 2 and theirs.mem_len:
         raise SourceError(
             f"attn_type {theirs.attn_type} with mem_len {theirs.mem_len}: absolute positions that restart in every "
-            "segment while memory is carried cannot tell the segments apart; only mem_len 0 is imported"
+            "segment cannot distinguish memory from segment; only mem_len 0 is supported"
         )
     return XLConfig(
         **shape_values(theirs),
@@ -113,10 +113,11 @@ def _reach(theirs: ReferenceConfig) -> Reach:
     return Reach(**{**reach_values(theirs), "clamp": None}, positions="restart")  # the clamp is in the table
 
 
-def _sinusoids_from_the_end(theirs: ReferenceConfig, kind: torch.dtype) -> Tensor:
-    """(T, C) Row p is their sinusoid for place p of a segment: that of T-1-p, clamped."""
-    back = torch.arange(theirs.tgt_len - 1, -1, -1, device="cpu")
-    return sinusoids(back.clamp(0, theirs.clamp_len if theirs.clamp_len > 0 else None), theirs.d_model, kind)
+def _sinusoids_from_the_end(theirs: ReferenceConfig, dtype: torch.dtype) -> Tensor:
+    """(T, C) Row p is their sinusoid for position p of a segment: that of T-1-p, clamped."""
+    from_end = torch.arange(theirs.tgt_len - 1, -1, -1, device="cpu")
+    clamp = theirs.clamp_len if theirs.clamp_len > 0 else None
+    return sinusoids(from_end.clamp(0, clamp), theirs.d_model, dtype)
 
 
 def _attention_type(ours: XLConfig) -> int:
@@ -131,8 +132,8 @@ def _attention_type(ours: XLConfig) -> int:
     return ENCODINGS.index(ours.encoding)
 
 
-def _segment_that_fits(ours: XLConfig, read: Reading) -> int:
-    """Their tables have tgt_len + mem_len rows, and absolute ones no memory."""
+def _segment_length(ours: XLConfig, read: Reading) -> int:
+    """Their `tgt_len`: position tables have tgt_len + mem_len rows, and absolute positions allow no memory."""
     rows = ours.max_positions or ours.max_distance
     if not rows:
         return read.segment
@@ -143,15 +144,17 @@ def _segment_that_fits(ours: XLConfig, read: Reading) -> int:
     memory = read.reach.memory
     if ours.encoding != "shaw" and memory:
         raise SourceError(
-            f"the authors' code carries no memory with absolute positions; found memory {memory}"
+            f"the authors' code has no memory with absolute positions; this reading has memory {memory}"
         )
     if rows <= memory:
-        raise SourceError(f"their table has a row for each of memory and segment; found {rows} for {memory}")
+        raise SourceError(
+            f"their position table needs more rows than the memory; it has {rows}, and memory is {memory}"
+        )
     return rows - memory
 
 
 def _check_sinusoids(table: Tensor, theirs: ReferenceConfig) -> None:
     if not torch.equal(table, _sinusoids_from_the_end(theirs, table.dtype)):
         raise SourceError(
-            "the authors' code has no learned positions at the input, only sinusoids; this table was learned"
+            "the authors' code has only sinusoids at the input; the position table of this model was learned"
         )

@@ -1,4 +1,4 @@
-"""The settings that the authors' code and Hugging Face's port of it have in common, under their names and ours."""
+"""Settings that the authors' code and Hugging Face's port of it share, under their names and ours."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from segue.errors import SourceError
 
 
 class ForeignConfig(Settings):
-    """What matters in a foreign config; whatever else it holds is left alone."""
+    """The keys of a foreign config that segue uses; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -33,7 +33,7 @@ class ForeignConfig(Settings):
 
 
 def shape_values(theirs: ForeignConfig) -> dict[str, Any]:
-    """What it says of a model's shape, as values for XLConfig."""
+    """The model's shape, as values for XLConfig."""
     return {
         "width": theirs.d_model,
         "embedding": theirs.d_embed or theirs.d_model,
@@ -51,7 +51,7 @@ def shape_values(theirs: ForeignConfig) -> dict[str, Any]:
 
 
 def reach_values(theirs: ForeignConfig) -> dict[str, Any]:
-    """What it says of reading, as values for Reach; "same length" is a span of the memory's length in both codes."""
+    """The reading settings, as values for Reach; their `same_length` is a span as long as the memory."""
     return {
         "memory": theirs.mem_len,
         "clamp": theirs.clamp_len if theirs.clamp_len > 0 else None,
@@ -60,9 +60,9 @@ def reach_values(theirs: ForeignConfig) -> dict[str, Any]:
 
 
 def foreign_values(ours: XLConfig, reach: Reach) -> dict[str, Any]:
-    """The same backwards: what ForeignConfig would have said."""
+    """The opposite direction: values for ForeignConfig."""
     if ours.divisor > 1 and not ours.head_projection and ours.embedding == ours.width:
-        raise SourceError("these layouts project every cluster; this model's head has no projection")
+        raise SourceError("these layouts project every cluster; this model's head cluster has no projection")
     return {
         "n_layer": ours.layers,
         "n_head": ours.heads,
@@ -82,23 +82,21 @@ def foreign_values(ours: XLConfig, reach: Reach) -> dict[str, Any]:
     }
 
 
-def unsaid(reach: Reach, *, initial: str) -> list[str]:
-    """What of a reach the layouts have no word for: to be told, since it is lost."""
+def lost_settings(reach: Reach, *, initial: str) -> list[str]:
+    """Notes on the settings of a reach that the layouts cannot express, and that are lost."""
     notes = []
     if reach.span is not None and reach.span != reach.memory:
-        notes.append(
-            f"span {reach.span} is not written: the layout knows only span = memory ({reach.memory})"
-        )
+        notes.append(f"span {reach.span} is not written: the layout has only span = memory ({reach.memory})")
     if reach.initial != initial:
         notes.append(f"initial={reach.initial!r} is not written: code of that layout starts with {initial!r}")
     return notes
 
 
 def _tails_tied(tied: Sequence[bool], clusters: int) -> bool:
-    """`tie_projs`, a flag for each cluster, as our one flag for all tails."""
+    """Their `tie_projs`, a flag per cluster, as our one flag for all tail clusters."""
     flags = [*tied, *[False] * clusters][:clusters]
     if flags[0] or len(set(flags[1:])) > 1:
         raise SourceError(
-            f"tie_projs {list(tied)} ties the head or only some tails; segue ties all tails or none, never the head"
+            f"tie_projs {list(tied)} ties the head or only some tails; segue ties all tail clusters or none"
         )
     return clusters == 1 or flags[1]

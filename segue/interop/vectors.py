@@ -1,4 +1,4 @@
-"""Word vectors from elsewhere: Word2Vec as text or binary, GloVe as text.
+"""Pretrained word vectors: Word2Vec as text or binary, GloVe as text.
 
 word2vec text     `count width` on the first line, then a word and its numbers on each
 word2vec binary   the same first line, then each word, a blank and its numbers as float32
@@ -18,15 +18,15 @@ from torch import Tensor
 from segue.errors import SourceError
 from segue.text.sources import open_any, rows_of
 
-LONGEST_WORD = 10_000
-"""Bytes; a binary file without a blank for so long is none."""
-WIDEST = 100_000
-"""Numbers of a vector; more are a sign of damage."""
+MAX_WORD_BYTES = 10_000
+"""The most bytes of a word; a binary file without a blank in so many bytes is damaged."""
+MAX_WIDTH = 100_000
+"""The most numbers of a vector; a file that claims more is damaged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Words, and a row for each."""
+    """Words, and a vector for each."""
 
     words: tuple[str, ...]
     rows: Tensor  # (words, width), float32
@@ -36,10 +36,10 @@ class Vectors:
         return self.rows.size(1)
 
     def fitted(self, table: Tensor, texts: Sequence[str]) -> tuple[Tensor, int]:
-        """A copy of `table` (V, width) with the rows of those symbols that are words here, and how many are.
+        """A copy of the embedding `table` (V, width) with the vectors of known words, and the number of these.
 
-        Row i of the table is the symbol `texts[i]`. All vectors are multiplied by one number, so that they are spread
-        as the table is; how they lie to each other stays.
+        Row i of the table is the symbol `texts[i]`. All vectors are scaled by one factor to the table's standard
+        deviation.
         """
         if table.size(1) != self.width:
             raise SourceError(
@@ -50,47 +50,47 @@ class Vectors:
         known = {place: rows[text] for place, text in enumerate(texts) if text in rows}
         fitted = table.detach().clone()
         if known:
-            spread = self.rows.std().to(fitted) if self.rows.numel() > 1 else fitted.new_zeros(())
-            if not (spread.isfinite() and spread > 0):
+            deviation = self.rows.std().to(fitted) if self.rows.numel() > 1 else fitted.new_zeros(())
+            if not (deviation.isfinite() and deviation > 0):
                 raise SourceError(
-                    "the vectors are all alike, or hold what is no number; is it the right file?"
+                    "the vectors are all equal, or contain values that are not finite; is it the right file?"
                 )
-            scale = fitted.std() / spread
+            scale = fitted.std() / deviation
             fitted[list(known)] = self.rows[list(known.values())].to(fitted) * scale
         return fitted, len(known)
 
 
 def read_vectors(path: Path | str) -> Vectors:
-    """Vectors of any of the three kinds, which it tells apart by their beginning."""
+    """Vectors in any of the three formats; the first lines tell which."""
     path = Path(path)
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
     with open_any(path) as file:
-        first = file.readline(LONGEST_WORD)
+        first = file.readline(MAX_WORD_BYTES)
         header = _header(first, path)
         if header is None:
             return _collected(path, _text_rows(file, path, first=first), None)
-        probe = file.readline(LONGEST_WORD)
+        probe = file.readline(MAX_WORD_BYTES)
     with open_any(path) as file:
-        file.readline(LONGEST_WORD)
+        file.readline(MAX_WORD_BYTES)
         if _is_text(probe, header[1]):
             return _collected(path, _text_rows(file, path, first=b""), header)
         return _collected(path, _binary_rows(file, path, *header), header)
 
 
 def _header(line: bytes, path: Path) -> tuple[int, int] | None:
-    """Count and width, if the line is nothing but these two."""
+    """Count and width, if the line holds exactly these two numbers."""
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
     count, width = map(int, fields)
-    if width > WIDEST:
-        raise SourceError(f"{path} promises vectors of {width:,} numbers; is it damaged?")
+    if width > MAX_WIDTH:
+        raise SourceError(f"{path} claims vectors of {width:,} numbers; is it damaged?")
     return count, width
 
 
 def _is_text(line: bytes, width: int) -> bool:
-    """Whether the first row could be text: that many numbers behind a word."""
+    """Whether the first row is text: a word and that many numbers."""
     try:
         numbers = line.decode("utf-8").rstrip().split(" ")[-width:]
         return len(numbers) == width and all(np.isfinite(float(number)) for number in numbers)
@@ -99,16 +99,16 @@ def _is_text(line: bytes, width: int) -> bool:
 
 
 def _text_rows(file: IO[bytes], path: Path, *, first: bytes) -> "Iterator[tuple[str, np.ndarray]]":
-    """`first` is a line that was read already; it may be empty."""
+    """The rows of a text file; `first` is a line that was already read, and may be empty."""
     lines = chain([first] if first else [], rows_of(file, path))
     for number, line in enumerate(lines, start=1 if first else 2):
         word, *fields = line.decode("utf-8", "replace").rstrip().split(" ")
         try:
-            with np.errstate(over="ignore"):  # what is no finite number is told of later
+            with np.errstate(over="ignore"):  # values that are not finite are reported later
                 yield word, np.array(fields, dtype=np.float32)
         except ValueError:
             raise SourceError(
-                f"line {number} of {path} is no word with numbers behind it: {line[:60]!r}"
+                f"line {number} of {path} is not a word with numbers after it: {line[:60]!r}"
             ) from None
 
 
@@ -116,21 +116,21 @@ def _binary_rows(file: IO[bytes], path: Path, count: int, width: int) -> "Iterat
     for number in range(count):
         letters = bytearray()
         while (letter := file.read(1)) != b" ":
-            if not letter or len(letters) > LONGEST_WORD:
-                raise SourceError(f"{path} ends or goes astray in word {number + 1} of {count}; is it whole?")
+            if not letter or len(letters) > MAX_WORD_BYTES:
+                raise SourceError(f"{path} is damaged at word {number + 1} of {count}; is it complete?")
             letters += letter
         numbers = file.read(4 * width)
         if len(numbers) < 4 * width:
-            raise SourceError(f"{path} ends in the numbers of word {number + 1} of {count}; is it whole?")
+            raise SourceError(f"{path} ends in the numbers of word {number + 1} of {count}; is it complete?")
         yield letters.decode("utf-8", "replace").lstrip("\n"), np.frombuffer(numbers, dtype="<f4")
 
 
 def _collected(
     path: Path, rows: "Iterator[tuple[str, np.ndarray]]", header: tuple[int, int] | None
 ) -> Vectors:
-    """All rows, of one width, as many as the header says."""
+    """All rows, checked: of one width, and as many as the header says."""
     words: list[str] = []
-    found: list[np.ndarray] = []
+    vectors: list[np.ndarray] = []
     width = header[1] if header else None
     first = 1 if header is None else 2
     for word, numbers in rows:
@@ -141,9 +141,9 @@ def _collected(
                 "all of them finite"
             )
         words.append(word)
-        found.append(numbers)
+        vectors.append(numbers)
     if not words or not width:
         raise SourceError(f"{path} holds no vectors")
     if header is not None and len(words) != header[0]:
-        raise SourceError(f"the first line of {path} promises {header[0]:,} words; it holds {len(words):,}")
-    return Vectors(tuple(words), torch.from_numpy(np.stack(found).copy()))
+        raise SourceError(f"the first line of {path} claims {header[0]:,} words; it holds {len(words):,}")
+    return Vectors(tuple(words), torch.from_numpy(np.stack(vectors).copy()))

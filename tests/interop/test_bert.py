@@ -81,10 +81,10 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
         load_bert(tmp_path)
     config = {"model_type": "roberta"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SourceError, match="model_type is 'roberta', and only 'bert' is known"):
+    with pytest.raises(SourceError, match="model_type is 'roberta'; only 'bert' is supported"):
         load_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(SourceError, match="does not say 'vocab_size'"):
+    with pytest.raises(SourceError, match="has no 'vocab_size'"):
         load_bert(tmp_path)
     sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 8, "max_position_embeddings": 8, "type_vocab_size": 2}
@@ -92,7 +92,7 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no readable model.safetensors"):
         load_bert(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(SourceError, match="does not hold what its config.json says"):
+    with pytest.raises(SourceError, match="do not fit its config.json"):
         load_bert(tmp_path)
 
 

@@ -87,10 +87,22 @@ def test_a_model_goes_through_both_layouts(tmp_path: Path) -> None:
     [
         ({"encoding": "none"}, "reference", "no encoding 'none'"),
         ({"biases": "per-layer"}, "reference", "try --layout huggingface"),
-        ({"encoding": "learned"}, "reference", "no memory with absolute positions; found memory 4"),
-        ({"encoding": "shaw", "biases": "per-layer", "max_distance": 3}, "reference", "found 3 for 4"),
-        ({"encoding": "shaw", "biases": "per-layer"}, "huggingface", "the encoding 'xl' only"),
-        ({"cutoffs": (4,), "divisor": 2, "head_projection": False}, "reference", "head has no projection"),
+        (
+            {"encoding": "learned"},
+            "reference",
+            "no memory with absolute positions; this reading has memory 4",
+        ),
+        (
+            {"encoding": "shaw", "biases": "per-layer", "max_distance": 3},
+            "reference",
+            "it has 3, and memory is 4",
+        ),
+        ({"encoding": "shaw", "biases": "per-layer"}, "huggingface", "only the encoding 'xl'"),
+        (
+            {"cutoffs": (4,), "divisor": 2, "head_projection": False},
+            "reference",
+            "head cluster has no projection",
+        ),
     ],
 )
 def test_what_a_layout_cannot_hold_is_refused(
@@ -104,7 +116,7 @@ def test_what_a_layout_cannot_hold_is_refused(
 
 def test_positions_that_were_learned_are_no_sinusoids(tmp_path: Path) -> None:
     bundle = Bundle(build(shape("learned")), Reading(segment=5, reach=Reach(memory=0, positions="restart")))
-    with pytest.raises(SegueError, match="this table was learned"):
+    with pytest.raises(SegueError, match="of this model was learned"):
         export_bundle(bundle, tmp_path / "out", "reference")
 
 
@@ -135,7 +147,7 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
         lambda: read_vocabulary(vocabulary, 3),
         lambda: read_vocabulary(text, 3),
     ):
-        with pytest.raises(SegueError, match="safetensors.torch.save_file|one symbol a line") as caught:
+        with pytest.raises(SegueError, match="safetensors.torch.save_file|one symbol per line") as caught:
             call()
         assert "\n" not in str(caught.value)
     assert not sign.exists()
@@ -146,7 +158,7 @@ def test_a_vocabulary_is_plain_text(tmp_path: Path) -> None:
     path.write_text("<eos>\nthe 1234\n<unk>\n\nsea\n", encoding="utf-8")
     tokenizer = read_vocabulary(path, 4)
     assert tokenizer.encode(b"the sea\nthe ship\n") == [1, 3, 0, 1, 2, 0]
-    with pytest.raises(SegueError, match="has 4 symbols and the model 5"):
+    with pytest.raises(SegueError, match="has 4 symbols and the model has 5"):
         read_vocabulary(path, 5)
     path.write_text("a\nb\na\n")
     with pytest.raises(SegueError, match="names 'a' twice"):
@@ -163,7 +175,7 @@ def changed(name: str, **changes: Any) -> tuple[dict[str, Tensor], dict[str, Any
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"attn_type": 2}, "cannot tell the segments apart; only mem_len 0"),
+        ({"attn_type": 2}, "cannot distinguish memory from segment; only mem_len 0"),
         ({"n_layer": 4}, "the weights lack layers.3"),
         ({"n_layer": 2}, "the weights also hold layers.2"),
         ({"d_inner": 49}, "does the config belong to it"),
@@ -198,7 +210,7 @@ def test_weights_that_should_be_tied_and_are_not(tmp_path: Path) -> None:
     weights["crit.out_layers.0.weight"] = weights["crit.out_layers.0.weight"] + 1
     save_file(weights, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SegueError, match="should be tied, and differs"):
+    with pytest.raises(SegueError, match="should be tied, but differs"):
         import_bundle(tmp_path)
 
 
@@ -216,7 +228,7 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(SegueError, match=match):
             import_bundle(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(SegueError, match="is no safetensors file"):
+    with pytest.raises(SegueError, match="is not a safetensors file"):
         import_bundle(tmp_path)
 
 

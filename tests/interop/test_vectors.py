@@ -54,15 +54,15 @@ def test_known_words_get_their_rows() -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (text(header=True).replace(b"3 3\n", b"5 3\n"), "promises 5 words; it holds 3"),
+        (text(header=True).replace(b"3 3\n", b"5 3\n"), "claims 5 words; it holds 3"),
         (
             text(header=False).replace(b" 3.0", b"", 1),
             "line 2 of .* has 2 numbers for 'señor'; 3 were expected",
         ),
-        (text(header=False).replace(b"3.0", b"three", 1), "line 2 of .* is no word with numbers"),
+        (text(header=False).replace(b"3.0", b"three", 1), "line 2 of .* is not a word with numbers"),
         (text(header=False).replace(b"3.0", b"nan", 1), "line 2 .* all of them finite"),
         (binary(newlines=True)[:-5], "ends in the numbers of word 3 of 3"),
-        (b"3 3\n\xff\xfe", "goes astray in word 1 of 3"),
+        (b"3 3\n\xff\xfe", "is damaged at word 1 of 3"),
         (b"", "holds no vectors"),
     ],
 )
@@ -79,14 +79,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), float("inf")])
 def test_vectors_without_a_spread_are_refused(value: float) -> None:
-    with pytest.raises(SegueError, match="all alike, or hold what is no number"):
+    with pytest.raises(SegueError, match="all equal, or contain values that are not finite"):
         Vectors(("a", "b"), torch.full((2, 3), value)).fitted(torch.randn(4, 3), ["a", "b", "c", "d"])
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"3 99999999999\nthe \0\0\0\0", "promises vectors of 99,999,999,999 numbers"),
+        (b"3 99999999999\nthe \0\0\0\0", "claims vectors of 99,999,999,999 numbers"),
         (b"9" * 5000 + b" 3\nthe 1 2 3\n", "line 2 of .* has 3 numbers"),
         (b"the 1e39 2 3\n", "all of them finite"),
     ],
@@ -98,5 +98,5 @@ def test_sizes_and_numbers_beyond_reason_are_refused(tmp_path: Path, content: by
 
 
 def test_one_number_has_no_spread() -> None:
-    with pytest.raises(SourceError, match="all alike"):
+    with pytest.raises(SourceError, match="all equal"):
         Vectors(("a",), torch.ones(1, 1)).fitted(torch.randn(3, 1), ["a", "b", "c"])
