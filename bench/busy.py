@@ -1,7 +1,7 @@
-"""A busy machine: training steps a second, alone and beside other busy processes, by how long idle threads spin.
+"""Training on a busy machine: steps per second, alone and beside other busy processes, by OpenMP spin setting.
 
-Every setting is a process of its own, since OpenMP reads its environment once. They take turns, a few steps each, so
-that what else the machine does touches all alike.
+Every setting runs in its own process, since OpenMP reads its environment once. The processes take turns, a few steps
+each, so that other load on the machine affects all of them equally.
 
     python bench/busy.py --rounds 8
 """
@@ -23,7 +23,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 def work() -> None:
-    """Take so many steps as each line asks for, and tell the seconds."""
+    """For each line of standard input, take that many steps, and print the seconds."""
     import torch
 
     from segue.cli.busy import watch_others
@@ -66,7 +66,7 @@ def main() -> None:
         return
     workers = {name: _worker(change) for name, change in SETTINGS.items()}
     for worker in workers.values():
-        _ask(worker, 2)  # warm
+        _ask(worker, 2)  # warm-up
     rates: dict[str, dict[int, float]] = {name: {} for name in workers}
     for busy in (0, 1, 2):
         others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
@@ -74,7 +74,7 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in workers}
         for _ in range(words.rounds):
             for name, worker in workers.items():
-                _ask(worker, 1)  # threads are awake, and whoever looks at the machine has looked
+                _ask(worker, 1)  # threads are awake, and the load has been measured
                 seconds[name].append(_ask(worker, words.steps))
         for other in others:
             other.kill()
@@ -87,13 +87,13 @@ def main() -> None:
         return
     usual = rates["as OpenMP does"][0]
     print(
-        f"{'setting':<16} {'alone':>6} {'of usual':>9} {'beside 1':>9} {'kept':>6} {'beside 2':>9} {'kept':>6}"
+        f"{'setting':<16} {'alone':>6} {'of usual':>9} {'beside 1':>9} {'share':>6} {'beside 2':>9} {'share':>6}"
     )
     for name, rate in rates.items():
-        kept = [f"{rate[busy] / rate[0]:.2f}" for busy in (1, 2)]
+        shares = [f"{rate[busy] / rate[0]:.2f}" for busy in (1, 2)]
         print(
-            f"{name:<16} {rate[0]:>6.2f} {rate[0] / usual:>9.2f} {rate[1]:>9.2f} {kept[0]:>6} "
-            f"{rate[2]:>9.2f} {kept[1]:>6}"
+            f"{name:<16} {rate[0]:>6.2f} {rate[0] / usual:>9.2f} {rate[1]:>9.2f} {shares[0]:>6} "
+            f"{rate[2]:>9.2f} {shares[1]:>6}"
         )
 
 

@@ -1,9 +1,9 @@
-"""Which settings give the best bits per byte for so many minutes of training on this machine?
+"""Hyperparameter search: which settings give the best bits per byte after a fixed training time on this machine?
 
     python bench/explore.py --data data/enwik8 --minutes 3 --out explored.json NAME="model.width=256 train.lanes=8" ...
 
-All variants are timed first, one after the other and again, so that each gets the steps that fit its minutes whatever
-else the machine does later. Every result is added to the file as soon as it is there.
+All variants are timed first, in two rounds, to find the number of steps that fits the given minutes, whatever the load
+of the machine is later. Every result is added to the file as soon as it is known.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from segue.training.loop import Training
 
 
 def seconds_per_step(recipe: segue.Recipe, corpus: Corpus) -> float:
-    """Of a few steps, after the memory has filled."""
+    """The median time of a few steps, after the memory has filled."""
     task = LanguageTask(recipe, corpus, torch.device("cpu"))
     training = Training(recipe.train, Path(), task, task.fresh())
     times, last = [], 0.0
@@ -52,12 +52,12 @@ def trained(recipe: segue.Recipe, data: Path, tokens: int) -> dict[str, Any]:
         run = segue.train(recipe, data, Path(folder) / "run")
         seconds = time.monotonic() - begin
         model, stream = segue.load(run).model, open_corpus(data).stream("valid")
-    found: dict[str, Any] = {"seconds": round(seconds), "steps": recipe.train.steps}
+    scores: dict[str, Any] = {"seconds": round(seconds), "steps": recipe.train.steps}
     for memory in (recipe.train.memory, 4 * recipe.train.memory):
         reading = Reading(segment=recipe.train.segment, reach=Reach(memory=memory))
         score = evaluate(model, stream, reading, limit=tokens, lanes=8)
-        found[f"memory {memory}"] = round(score.bits_per_byte, 4)
-    return found
+        scores[f"memory {memory}"] = round(score.bits_per_byte, 4)
+    return scores
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--base", default="stdlib-demo")
     parser.add_argument("--minutes", type=float, default=3)
-    parser.add_argument("--tokens", type=int, default=200_000, help="of the validation split")
+    parser.add_argument("--tokens", type=int, default=200_000, help="tokens of the validation split to score")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("variants", nargs="+", metavar="NAME=CHANGES")
     words = parser.parse_args()
@@ -83,8 +83,8 @@ def main() -> None:
     for name in recipes:
         steps = max(20, round(60 * words.minutes / paces[name]))
         fitted = variant(words.base, f"{named[name]} train.steps={steps} train.warmup={steps // 20}")
-        found = trained(fitted, words.data, words.tokens)
-        results.append({"name": name, "changes": named[name], "minutes": words.minutes, **found})
+        scores = trained(fitted, words.data, words.tokens)
+        results.append({"name": name, "changes": named[name], "minutes": words.minutes, **scores})
         words.out.write_text(json.dumps(results, indent=1) + "\n")
         print(results[-1], flush=True)
 

@@ -1,8 +1,8 @@
-"""How the cost of reading grows: with the stream (it should not), with memory, segment, lanes and width.
+"""Cost per token by stream length (it should not grow), memory length, segment length, lanes and width.
 
     make growth                     # half a minute; writes bench/results/growth.json and docs/pictures/growth.svg
 
-Costs are the fastest of several repeats, and the exponent is that of the line through their logarithms.
+A cost is the fastest of several repeats; the exponent is the slope of the line through the logarithms.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def model_of(width: int, layers: int = 4) -> segue.TransformerXL:
 
 
 def reader(model: segue.TransformerXL, memory: int, segment: int, lanes: int) -> Callable[[], None]:
-    """Reads one segment more each time it is called; its memory is full."""
+    """A function that reads one more segment at each call, with a full memory."""
     engine = model.frozen()
     held: list[Memory] = [engine.start(lanes=lanes, reach=segue.Reach(memory=memory))]
 
@@ -46,30 +46,30 @@ def reader(model: segue.TransformerXL, memory: int, segment: int, lanes: int) ->
 
 
 def swept(name: str, sizes: list[int], works: list[Callable[[], None]], tokens: list[int]) -> dict[str, Any]:
-    """Seconds for one token, for each size."""
+    """Seconds per token for each size, and the exponent."""
     times = interleaved({str(size): work for size, work in zip(sizes, works, strict=True)}, repeats=9)
     costs = [times[str(size)].fastest / count for size, count in zip(sizes, tokens, strict=True)]
-    found = {"name": name, "sizes": sizes, "seconds per token": costs, "exponent": exponent(sizes, costs)}
-    print(f"{name:<16} {sizes}: exponent {found['exponent']:.2f}", flush=True)
-    return found
+    row = {"name": name, "sizes": sizes, "seconds per token": costs, "exponent": exponent(sizes, costs)}
+    print(f"{name:<16} {sizes}: exponent {row['exponent']:.2f}", flush=True)
+    return row
 
 
 def stream(total: int) -> dict[str, Any]:
-    """One stream of so many tokens: seconds and resident memory of each twentieth."""
+    """One stream of so many tokens: seconds per token and resident memory in each twentieth of it."""
     model = model_of(64, layers=2)
     read = reader(model, 256, 256, 1)
-    part, seconds, held = total // 20, [], []
+    part, seconds, resident_bytes = total // 20, [], []
     for _ in range(20):
         begin = time.perf_counter()
         for _ in range(part // 256):
             read()
         seconds.append((time.perf_counter() - begin) / part)
-        held.append(resident())
-    grown = held[-1] / held[1] - 1
+        resident_bytes.append(resident())
+    grown = resident_bytes[-1] / resident_bytes[1] - 1
     print(
         f"stream           {total:,} tokens: memory {grown:+.2%} from the first tenth to the last", flush=True
     )
-    return {"tokens": total, "seconds per token": seconds, "resident": held, "grown": grown}
+    return {"tokens": total, "seconds per token": seconds, "resident": resident_bytes, "grown": grown}
 
 
 def sweeps() -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="of the long stream")
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="length of the long stream")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "growth.json")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "pictures" / "growth.svg")
     words = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Measuring on a machine that others use too: interleaved repeats, medians, and what the machine itself can do."""
+"""Measuring on a shared machine: interleaved repeats, medians, and the machine's own limits."""
 
 import platform
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ THREADS = 2
 
 
 def limits() -> dict[str, float]:
-    """Floating-point operations and bytes a second that torch itself reaches here."""
+    """FLOP/s and bytes per second that torch reaches on this machine."""
     square = torch.randn(1024, 1024)
     table = torch.randn(64 * 2**20)  # more than the caches of one core hold
     times = interleaved(
@@ -30,7 +30,7 @@ def limits() -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    """What every result says of where it was made."""
+    """The versions and machine that are recorded with every result."""
     versions = {}
     for name in ("torch", "segue-lm", "transformers", "x-transformers", "numpy"):
         try:

@@ -1,4 +1,4 @@
-"""The peers, built with equal sizes; TransfoXL with equal weights, so that its output must be ours.
+"""Peer libraries' models, built with equal sizes; TransfoXL also with equal weights, so its output must equal ours.
 
 Needs the peers' virtual environment (`make bench` builds it).
 """
@@ -24,10 +24,10 @@ class Size:
     layers: int
     width: int
     heads: int
-    inner: int
+    feedforward: int
 
     def __str__(self) -> str:
-        return f"{self.layers} layers of {self.width}, {self.heads} heads, inner {self.inner}"
+        return f"{self.layers} layers of {self.width}, {self.heads} heads, inner {self.feedforward}"
 
 
 LARGE = Size(12, 512, 8, 2048)
@@ -35,7 +35,7 @@ LARGE = Size(12, 512, 8, 2048)
 
 @dataclass(frozen=True)
 class Rows:
-    """How a stream is read: B lanes, segments T, memory M, clamp, and whether every token sees equally far."""
+    """How a stream is read: B lanes, segment length T, memory length M, clamp, and whether all tokens have one span."""
 
     lanes: int
     segment: int
@@ -55,7 +55,7 @@ def transfo_xl(size: Size, rows: Rows, vocab: int = VOCAB) -> nn.Module:
         d_embed=size.width,
         n_head=size.heads,
         d_head=size.width // size.heads,
-        d_inner=size.inner,
+        d_inner=size.feedforward,
         n_layer=size.layers,
         mem_len=rows.memory,
         clamp_len=-1 if rows.clamp is None else rows.clamp,
@@ -77,7 +77,7 @@ def ours(peer: nn.Module) -> tuple[segue.TransformerXL, segue.Reach]:
 
 
 def x_transformer(size: Size, rows: Rows, vocab: int = VOCAB) -> nn.Module:
-    """Rotary positions and fused attention: an easier model, without the position term."""
+    """A model with rotary positions and fused attention: it computes less, since it has no relative position term."""
     from x_transformers import Decoder, TransformerWrapper
 
     model: nn.Module = TransformerWrapper(
@@ -89,7 +89,7 @@ def x_transformer(size: Size, rows: Rows, vocab: int = VOCAB) -> nn.Module:
             depth=size.layers,
             heads=size.heads,
             attn_dim_head=size.width // size.heads,
-            ff_mult=size.inner // size.width,
+            ff_mult=size.feedforward // size.width,
             rotary_pos_emb=True,
             attn_flash=True,
         ),

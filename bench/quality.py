@@ -1,14 +1,14 @@
-"""Quality for the hour: bits per byte of enwik8 after so many minutes of training from nothing, ours and the peers'.
+"""Quality for a fixed training time: bits per byte of enwik8 after so many minutes from scratch, ours and the peers'.
 
     segue prepare enwik8 --tokenizer bpe --size 4096 -o data/enwik8-bpe
     make quality DATA=data/enwik8-bpe                     # 30 minutes each, one after the other
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
     make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=32 learning_rate=4e-3 --split valid"
 
-A peer's schedule follows the clock and ends when its time does; ours is timed for a few steps first and gets as many as
-fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in the same way:
-every token of the split once, in lanes, memory carried on, bits counted per byte. Peers train with AdamW; `--set` tries
-other settings for them, which `--split valid` judges.
+A peer's learning rate schedule follows the clock and ends with its time; ours is timed for a few steps first and gets
+as many steps as fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in
+the same way: every token of the split once, in lanes, with memory, in bits per byte. Peers train with AdamW; `--set`
+changes their settings, and `--split valid` scores them on the validation split.
 """
 
 import argparse
@@ -35,11 +35,11 @@ from segue.text.tokenizer import ByteTokenizer
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned for a peer."""
+    """The hyperparameters of a peer."""
 
     layers: int = 4
     width: int = 192
-    heads: int = 3  # of 64: x-transformers warns of less
+    heads: int = 3  # head width 64: x-transformers warns of less
     lanes: int = 16
     segment: int = 64
     memory: int = 64
@@ -56,14 +56,14 @@ class Setting:
 
 
 class Peer(Protocol):
-    """A model that reads on: the nats of targets, and its memory afterwards."""
+    """A model with memory: `read` returns the nats of the targets and the new memory."""
 
     model: nn.Module
 
     def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]: ...
 
     def remember(self, memory: int, clamp: int) -> None:
-        """From now on that many states, with no distance beyond the clamp."""
+        """Set the memory length and the clamp length."""
 
 
 class TransfoXL:
@@ -72,9 +72,9 @@ class TransfoXL:
 
     def read(self, tokens: Tensor, targets: Tensor, memory: Any) -> tuple[Tensor, Any]:
         """(B, T) Its `labels` would shift once more, so the logits are scored here."""
-        found = self.model(tokens, mems=memory)
-        logits = found.prediction_scores.view(*tokens.shape, -1)
-        return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), found.mems
+        output = self.model(tokens, mems=memory)
+        logits = output.prediction_scores.view(*tokens.shape, -1)
+        return nn.functional.cross_entropy(logits.mT, targets, reduction="none"), output.mems
 
     def remember(self, memory: int, clamp: int) -> None:
         self.model.transformer.mem_len, self.model.transformer.clamp_len = memory, clamp
@@ -94,16 +94,16 @@ class XTransformer:
 
 
 TUNED = {"transfo-xl": Setting(), "x-transformers": Setting(learning_rate=3e-3)}
-"""What suited each best in short trials (docs/performance.md)."""
+"""The best settings of each in short trials (docs/performance.md)."""
 
 CHOSEN_ON = 100_000
-"""Tokens of the validation split that a reading is chosen on, as ours was."""
+"""Tokens of the validation split on which a peer's memory length is chosen, as ours was."""
 
 PEERS: dict[str, Callable[[Setting, int], Peer]] = {"transfo-xl": TransfoXL, "x-transformers": XTransformer}
 
 
 def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) -> tuple[Peer, int]:
-    """Linear warm-up over a twentieth of its time, then a cosine, as ours; gradients clipped at 1."""
+    """Linear warm-up over 5 % of its time, then a cosine, as ours; gradients clipped at norm 1."""
     peer = PEERS[name](setting, corpus.header.vocab)
     lanes = Lanes(corpus.stream("train"), setting.lanes)
     optimizer = torch.optim.AdamW(
@@ -132,21 +132,21 @@ def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) ->
 
 @torch.no_grad()
 def nats_of_peer(peer: Peer, stream: Stream, setting: Setting, limit: int | None) -> tuple[float, int]:
-    """The surprise of so many tokens, in as many lanes as it trained with."""
+    """The total nats of so many tokens, and their number, in as many lanes as in training."""
     lanes = Lanes(stream, setting.lanes)
     each = min((limit or len(stream.ids)) // setting.lanes, lanes.epoch)
     peer.model.eval()
     nats, memory = 0.0, None
     for place in range(0, each, setting.segment):
         segment = lanes.segment(place, min(setting.segment, each - place))
-        surprise, memory = peer.read(segment.tokens, segment.targets, memory)
-        nats += surprise.double().sum().item()
+        losses, memory = peer.read(segment.tokens, segment.targets, memory)
+        nats += losses.double().sum().item()
     return nats, each * setting.lanes
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What all are given, and what they are judged by."""
+    """The data and time that all models get, and the split that they are scored on."""
 
     data: Path
     minutes: float
@@ -155,7 +155,7 @@ class Trial:
 
     @property
     def opened(self) -> Corpus:
-        """Ids alone: the tokenizers that the peers' environment allows cannot read today's files."""
+        """Token ids only: the old tokenizers version in the peers' environment cannot read today's files."""
         return Corpus(self.data, read_header(self.data), ByteTokenizer())
 
     @property
@@ -163,13 +163,13 @@ class Trial:
         return self.opened.stream(self.split)
 
     def bits_per_byte(self, nats: float, tokens: int) -> float:
-        """With as many bytes for each token as the whole split has."""
+        """Bits per byte, with the mean bytes per token of the whole split."""
         split = self.stream.split
         return nats / math.log(2) / tokens * split.tokens / split.bytes
 
 
 def ours(preset: str, trial: Trial) -> dict[str, Any]:
-    """The preset with as many steps as fit, read with its own reading."""
+    """Our score: the preset with as many steps as fit the time, read with its own settings."""
     from explore import seconds_per_step
 
     recipe = segue.preset(preset).recipe
@@ -205,7 +205,7 @@ def theirs(name: str, changes: list[str], trial: Trial) -> dict[str, Any]:
 
 
 def best_memory(peer: Peer, setting: Setting, trial: Trial) -> int:
-    """That of training, or a longer one with distances clamped to those of training, by the validation split."""
+    """The best memory length on the validation split: that of training, or longer with distances clamped."""
     nats = {}
     for memory in (setting.memory, 2 * setting.memory, 4 * setting.memory):
         peer.remember(memory, setting.segment + setting.memory - 1)
@@ -228,8 +228,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--preset", default="enwik8-cpu")
     parser.add_argument("--only", nargs="+", choices=["segue", *PEERS], default=list(PEERS), metavar="NAME")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the peers")
-    parser.add_argument("--split", choices=["valid", "test"], default="test", help="valid to tune on")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the peers")
+    parser.add_argument("--split", choices=["valid", "test"], default="test", help="the split to score")
     parser.add_argument("--limit", type=int, help="tokens of the split; all by default")
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "quality.json")
@@ -241,10 +241,10 @@ def main() -> None:
     results = json.loads(words.out.read_text()) if words.out.exists() else []
     for name in words.only:
         print(f"{name}: {words.minutes:g} minutes", flush=True)
-        found = ours(words.preset, trial) if name == "segue" else theirs(name, words.set, trial)
-        results.append({"name": name, **asked, **found, **environment()})
+        scores = ours(words.preset, trial) if name == "segue" else theirs(name, words.set, trial)
+        results.append({"name": name, **asked, **scores, **environment()})
         words.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"{name}: {found}", flush=True)
+        print(f"{name}: {scores}", flush=True)
 
 
 if __name__ == "__main__":

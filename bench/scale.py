@@ -1,9 +1,9 @@
-"""Speed and memory of each rank, for 1, 2 and 4 processes on this machine, with whole weights and with parts of them.
+"""Data parallel training on this machine: speed and memory of each rank, for 1, 2 and 4 ranks, with DDP and FSDP2.
 
     make scale                # some minutes; writes bench/results/scale.json
     make scale MORE=--large   # and the peak memory of the 277M preset on 2 ranks; takes 12 GB
 
-All processes share this machine's cores, so more of them are not faster here: what shows is what sharing costs.
+All processes share this machine's cores, so more of them are not faster: this measures the cost of communication.
 """
 
 import argparse
@@ -31,14 +31,14 @@ HERE = Path(__file__).parent
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",
-    "MALLOC_MMAP_THRESHOLD_": "65536",  # freed tensors go back at once: else peaks show how C's heap is littered
+    "MALLOC_MMAP_THRESHOLD_": "65536",  # freed tensors are returned at once: else peaks include heap fragmentation
 }
 SKIPPED = 3
-"""First steps that do not count."""
+"""Warm-up steps that do not count."""
 
 
 def recipe_of(name: str, steps: int, *, sharded: bool) -> Recipe:
-    """A model of 7.8 million parameters, or the 277M preset's with so few tokens that weights are what counts."""
+    """A model of 7.8 million parameters, or the 277M preset with so few tokens that weights dominate memory."""
     small = {"vocab": 256, "width": 384, "layers": 4, "heads": 8, "feedforward": 1536}
     large = {**segue.preset("enwik8-24l").recipe.model.model_dump(), "vocab": 256, "dropout": 0.0}
     lanes, segment = (8, 64) if name == "small" else (4, 8)
@@ -53,7 +53,7 @@ def recipe_of(name: str, steps: int, *, sharded: bool) -> Recipe:
 
 
 def work(name: str, corpus: Path, run: Path, steps: int, *, sharded: bool) -> None:
-    """One rank: trains without saving, and writes down how fast it was and the most memory it held."""
+    """One rank: trains without saving, and writes its speed and peak memory to a file."""
     before, recipe, times = peak_resident(), recipe_of(name, steps, sharded=sharded), []
 
     def watch(event: Event) -> None:
@@ -61,23 +61,23 @@ def work(name: str, corpus: Path, run: Path, steps: int, *, sharded: bool) -> No
             times.append(event.values["seconds"])
 
     def stop() -> bool:
-        """Asked once in every step; leaves after the last one, before anything is saved."""
+        """Called once in every step; exits after the last one, before anything is saved."""
         nonlocal steps
         steps -= 1
         if steps:
             return False
-        found: dict[str, float] = {"begun_with": before, "peak": peak_resident()}
+        figures: dict[str, float] = {"begun_with": before, "peak": peak_resident()}
         if times:
             tokens = recipe.train.lanes * recipe.train.segment * (len(times) - 1 - SKIPPED)
-            found["tokens_per_second"] = tokens / (times[-1] - times[SKIPPED])
-        (run.parent / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+            figures["tokens_per_second"] = tokens / (times[-1] - times[SKIPPED])
+        (run.parent / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(figures))
         os._exit(0)
 
     segue.train(recipe, corpus, run, watch=watch, interrupted=stop)
 
 
 def measured(name: str, ranks: int, steps: int, *, sharded: bool) -> dict[str, Any]:
-    """Start so many ranks and collect what each has written down."""
+    """Start so many ranks and collect the figures of each."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         corpus = _corpus(folder)
@@ -99,14 +99,14 @@ def measured(name: str, ranks: int, steps: int, *, sharded: bool) -> dict[str, A
             env={**os.environ, **SETTINGS},
         )
         each = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
-    found = {"model": name, "ranks": ranks, "way": "FSDP2" if sharded else "DDP", "each": each}
+    row = {"model": name, "ranks": ranks, "way": "FSDP2" if sharded else "DDP", "each": each}
     most = max(one["peak"] - one["begun_with"] for one in each)
     print(
-        f"{name:<6} {ranks} ranks, {found['way']:<5}: {each[0]['tokens_per_second']:8,.0f} tokens/s, "
-        f"{most / 2**20:,.0f} MiB a rank",
+        f"{name:<6} {ranks} ranks, {row['way']:<5}: {each[0]['tokens_per_second']:8,.0f} tokens/s, "
+        f"{most / 2**20:,.0f} MiB per rank",
         flush=True,
     )
-    return found
+    return row
 
 
 def _corpus(folder: Path) -> Path:
@@ -139,13 +139,13 @@ def main() -> None:
         for ranks in sizes
         for sharded in ((False, True) if ranks > 1 else (False,))
     ]
-    told = {
+    record = {
         "command": "make scale MORE=--large" if words.large else "make scale",
         "made": time.strftime("%Y-%m-%d"),
         **environment(),
         "results": results,
     }
-    words.out.write_text(json.dumps(told, indent=1) + "\n")
+    words.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

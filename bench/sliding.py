@@ -1,11 +1,11 @@
-"""Reading on against sliding by one: what one predicted token costs, at the published attention lengths.
+"""Memory compared with a sliding window: the cost of one predicted token at the published attention lengths.
 
     make bench                       # runs this after speed.py
     python bench/sliding.py --quick  # two lengths
 
-Sliding by one reads a whole window anew for every single token. Two of them: as in the textbook (all scores, all
-rows: what was published), and as fast as torch can do it (fused attention, one row in the last layer). Reading on is
-`segue eval` with a memory of the same length.
+A sliding window reads the whole window again for every token. It is measured in two ways: with all scores and all
+queries, as published, and as fast as torch can (fused attention, one query in the last layer). segue reads with a
+memory of the same length, as `segue eval` does.
 """
 
 import argparse
@@ -86,11 +86,9 @@ def main() -> None:
     print(f"\n{'attention':>9} {'published':>10} {'textbook / segue':>17} {'fast window / segue':>20}")
     rows = []
     for length in (800, 1800) if words.quick else PUBLISHED:
-        found = measured(length, 2 if words.quick else 3)
-        rows.append(found)
-        print(
-            f"{length:>9} {found['published']:>9}x {found['textbook']:>16}x {found['fast']:>19}x", flush=True
-        )
+        row = measured(length, 2 if words.quick else 3)
+        rows.append(row)
+        print(f"{length:>9} {row['published']:>9}x {row['textbook']:>16}x {row['fast']:>19}x", flush=True)
     results = {"command": "make bench", "made": time.strftime("%Y-%m-%d"), **environment(), "rows": rows}
     words.out.write_text(json.dumps(results, indent=1) + "\n")
 

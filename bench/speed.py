@@ -1,9 +1,9 @@
-"""Speed beside the peers: one table, every row measured in turns on the same machine in the same run.
+"""Speed compared with the peers: one table, each row measured in turns on the same machine in the same run.
 
     make bench                      # builds the peers' environment, runs all rows (about 15 minutes)
     make bench QUICK=--quick        # fewer repeats, shorter lengths (about 3 minutes)
 
-A ratio is the peer's median time over ours. Times are shown, but no claim rests on them: machines are shared.
+A ratio is the peer's median time over ours. Absolute times are shown too, but they depend on the machine's load.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Found:
+class Row:
     """One row of the table."""
 
     work: str
@@ -66,7 +66,7 @@ EVALUATION = {
 GENERATION = Rows(1, 1, 1600)
 
 
-def training(size: Size, rows: Rows, aim: float, repeats: int) -> Found:
+def training(size: Size, rows: Rows, aim: float, repeats: int) -> Row:
     peer = transfo_xl(size, rows).train()
     model, reach = ours(peer)
     model.train()
@@ -94,7 +94,7 @@ def training(size: Size, rows: Rows, aim: float, repeats: int) -> Found:
     times = interleaved({"transfo-xl": theirs, "segue": step, "x-transformers": rotary}, repeats)
     setting = f"{size}, T = M = {rows.segment}, B = {rows.lanes}"
     train = segue.TrainConfig(lanes=rows.lanes, segment=rows.segment, memory=rows.memory, steps=1)
-    return Found(
+    return Row(
         "training step",
         setting,
         times,
@@ -112,17 +112,17 @@ def apart(peer: nn.Module, model: segue.TransformerXL, reach: segue.Reach, rows:
     mems, memory = None, model.start(lanes=rows.lanes, reach=reach)
     for _ in range(3):
         tokens = some_tokens(rows.lanes, rows.segment)
-        found = peer(tokens, mems=mems)
-        mems = found.mems
+        output = peer(tokens, mems=mems)
+        mems = output.mems
         hidden, memory = model(tokens, memory)
-    logprobs = found.prediction_scores.view(rows.lanes, rows.segment, -1).log_softmax(-1)
+    logprobs = output.prediction_scores.view(rows.lanes, rows.segment, -1).log_softmax(-1)
     peer.train()
     return float((logprobs - model.logprobs(hidden)).abs().max())
 
 
 @torch.no_grad()
-def evaluation(rows: Rows, aim: float, repeats: int) -> Found:
-    """Several segments at once for us, where the capped span allows it; one by one for the peers."""
+def evaluation(rows: Rows, aim: float, repeats: int) -> Row:
+    """Evaluation of a stream; segue reads several segments per pass where the capped span allows it, the peers one."""
     peer = transfo_xl(LARGE, rows).eval()
     model, reach = ours(peer)
     model.eval()
@@ -134,14 +134,14 @@ def evaluation(rows: Rows, aim: float, repeats: int) -> Found:
     mems, states = _theirs_filled(peer, rows), _rotary_filled(other, rows)
 
     def theirs() -> None:
-        kept = mems
+        memory = mems
         for piece in tokens.split(rows.segment, dim=1):
-            kept = peer(piece, labels=piece, mems=kept).mems
+            memory = peer(piece, labels=piece, mems=memory).mems
 
     def rotary() -> None:
-        kept = states
+        memory = states
         for piece in tokens.split(rows.segment, dim=1):
-            logits, kept = other(piece, mems=kept, return_mems=True)
+            logits, memory = other(piece, mems=memory, return_mems=True)
             nn.functional.cross_entropy(logits.flatten(0, 1), piece.flatten())
 
     def read() -> None:
@@ -150,7 +150,7 @@ def evaluation(rows: Rows, aim: float, repeats: int) -> Found:
 
     times = interleaved({"transfo-xl": theirs, "segue": read, "x-transformers": rotary}, repeats)
     setting = f"12 layers of 512, T {rows.segment}, M {rows.memory}, clamp {rows.clamp}, span capped"
-    return Found(
+    return Row(
         "evaluation, one stream",
         setting,
         times,
@@ -176,7 +176,7 @@ def _rotary_filled(other: nn.Module, rows: Rows) -> Any:
 
 
 @torch.no_grad()
-def generation(repeats: int, count: int) -> Iterator[Found]:
+def generation(repeats: int, count: int) -> Iterator[Row]:
     rows = GENERATION
     peer = transfo_xl(LARGE, rows).eval()
     model, reach = ours(peer)
@@ -190,8 +190,8 @@ def generation(repeats: int, count: int) -> Iterator[Found]:
     }
 
     def theirs() -> None:
-        found = peer(some_tokens(1, 1), mems=mems)
-        found.prediction_scores.argmax(-1)
+        output = peer(some_tokens(1, 1), mems=mems)
+        output.prediction_scores.argmax(-1)
 
     def read(streams: str, count: int) -> Work:
         def work() -> None:
@@ -207,7 +207,7 @@ def generation(repeats: int, count: int) -> Iterator[Found]:
     times = interleaved({"transfo-xl": theirs, "segue": read("one", count)}, repeats)
     times["segue"] = _divided(times["segue"], count)
     rotary = _rotary_generation(rows, repeats, count)
-    yield Found(
+    yield Row(
         "generation, one stream",
         f"12 layers of 512, M {rows.memory}, token by token",
         times | {"x-transformers": rotary},
@@ -217,7 +217,7 @@ def generation(repeats: int, count: int) -> Iterator[Found]:
     )
     many = interleaved({"one": read("one", 4), "segue": read("16", 4), "ages": read("ages", 4)}, repeats)
     gained = 16 * many["one"].median / many["segue"].median
-    yield Found(
+    yield Row(
         "generation, 16 streams",
         f"12 layers of 512, M {rows.memory}",
         {"segue": _divided(many["segue"], 4)},
@@ -239,7 +239,7 @@ def _ages(engine: FrozenXL, reach: segue.Reach, lanes: int) -> KVMemory:
 
 
 def _rotary_generation(rows: Rows, repeats: int, count: int) -> Times:
-    """With their cache of keys and values, after a prompt of as many tokens as our memory holds."""
+    """Generation with x-transformers' KV cache, after a prompt as long as our memory."""
     other = x_transformer(LARGE, Rows(1, 400, rows.memory)).eval()
     prompt = some_tokens(1, rows.memory)
     _, cache = other(prompt, return_intermediates=True)
@@ -258,15 +258,15 @@ def _divided(times: Times, count: int) -> Times:
     return Times(times.median / count, times.fastest / count, times.slowest / count)
 
 
-def resident() -> Found:
+def resident() -> Row:
     """Peak memory of a training step as in row 1, each in a process of its own."""
-    found = {}
+    peaks = {}
     for name in ("transfo-xl", "segue"):
         command = [sys.executable, __file__, "--resident", name]
-        found[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    share = found["segue"] / found["transfo-xl"]
-    notes = {"bytes": found, "share": round(share, 3), "aim": 0.7}
-    return Found("peak resident memory", "as row 1", {}, None, 0, notes=notes)
+        peaks[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    share = peaks["segue"] / peaks["transfo-xl"]
+    notes = {"bytes": peaks, "share": round(share, 3), "aim": 0.7}
+    return Row("peak resident memory", "as row 1", {}, None, 0, notes=notes)
 
 
 def one_resident(name: str) -> None:
@@ -275,9 +275,9 @@ def one_resident(name: str) -> None:
     if name == "transfo-xl":
         peer, mems = transfo_xl(size, rows).train(), None
         for _ in range(3):
-            found = peer(tokens, labels=tokens, mems=mems)
-            found.losses.mean().backward()
-            mems = found.mems
+            output = peer(tokens, labels=tokens, mems=mems)
+            output.losses.mean().backward()
+            mems = output.mems
             peer.zero_grad()
     else:
         config = segue.XLConfig(vocab=VOCAB, width=size.width, layers=size.layers, heads=size.heads)
@@ -290,7 +290,7 @@ def one_resident(name: str) -> None:
     print(peak_resident())
 
 
-def starting(segue_command: str, repeats: int) -> Found:
+def starting(segue_command: str, repeats: int) -> Row:
     """`segue --help`, `segue generate` to its first token, and python importing torch, each as a process."""
     python = str(Path(segue_command).with_name("python"))
     with tempfile.TemporaryDirectory() as folder:
@@ -306,7 +306,7 @@ def starting(segue_command: str, repeats: int) -> Found:
         times = interleaved({name: partial(_run, command) for name, command in works.items()}, repeats)
     notes = {name: round(one.median, 3) for name, one in times.items()}
     beyond = round(notes["first token"] - notes["import torch"], 3)
-    return Found(
+    return Row(
         "start",
         "seconds",
         {},
@@ -320,7 +320,7 @@ def _run(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def rows_of(words: argparse.Namespace) -> Iterator[Found]:
+def rows_of(words: argparse.Namespace) -> Iterator[Row]:
     repeats = 3 if words.quick else 7
     for number, (size, rows, aim) in TRAINING.items():
         yield training(size, rows, aim, repeats if number in (1, 3) else 3 * repeats)
@@ -332,17 +332,17 @@ def rows_of(words: argparse.Namespace) -> Iterator[Found]:
         yield starting(words.segue, repeats)
 
 
-def shown(found: Found, machine: dict[str, float]) -> str:
-    line = f"{found.work:<23} {found.setting:<66}"
-    if found.times and "transfo-xl" in found.times:
-        ratio, rotary = found.ratio("transfo-xl"), found.ratio("x-transformers")
-        line += f" {found.times['segue'].median * 1e3:8.1f} ms  {ratio:5.2f}x (aim {found.aim})"
+def shown(row: Row, machine: dict[str, float]) -> str:
+    line = f"{row.work:<23} {row.setting:<66}"
+    if row.times and "transfo-xl" in row.times:
+        ratio, rotary = row.ratio("transfo-xl"), row.ratio("x-transformers")
+        line += f" {row.times['segue'].median * 1e3:8.1f} ms  {ratio:5.2f}x (aim {row.aim})"
         line += f"  x-transformers {rotary:5.2f}x" if rotary else ""
-        if found.flops:
-            share = found.flops / found.times["segue"].median / machine["matmul_flops"]
+        if row.flops:
+            share = row.flops / row.times["segue"].median / machine["matmul_flops"]
             line += f"  {share:4.0%} of matmul"
-    told = {key: value for key, value in found.notes.items() if key != "bytes"}
-    return line + "  " + ", ".join(f"{key} {_short(value)}" for key, value in told.items())
+    notes = {key: value for key, value in row.notes.items() if key != "bytes"}
+    return line + "  " + ", ".join(f"{key} {_short(value)}" for key, value in notes.items())
 
 
 def _short(value: object) -> str:
@@ -355,7 +355,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "speed.json")
-    parser.add_argument("--segue", help="the command, to measure how it starts")
+    parser.add_argument("--segue", help="the segue command, to measure its start-up time")
     parser.add_argument("--resident", choices=["segue", "transfo-xl"], help=argparse.SUPPRESS)
     words = parser.parse_args()
     torch.set_num_threads(THREADS)
@@ -375,21 +375,21 @@ def main() -> None:
         "limits": machine,
         "rows": [],
     }
-    for found in rows_of(words):
-        print(shown(found, machine), flush=True)
+    for row in rows_of(words):
+        print(shown(row, machine), flush=True)
         results["rows"].append(
             {
-                "work": found.work,
-                "setting": found.setting,
-                "aim": found.aim,
-                "tokens": found.tokens,
-                "seconds": as_json(found.times),
+                "work": row.work,
+                "setting": row.setting,
+                "aim": row.aim,
+                "tokens": row.tokens,
+                "seconds": as_json(row.times),
                 "ratio": {
                     peer: round(ratio, 3)
                     for peer in ("transfo-xl", "x-transformers")
-                    if "segue" in found.times and (ratio := found.ratio(peer)) is not None
+                    if "segue" in row.times and (ratio := row.ratio(peer)) is not None
                 },
-                "notes": found.notes,
+                "notes": row.notes,
             }
         )
     words.out.parent.mkdir(exist_ok=True)

@@ -1,12 +1,12 @@
-"""BLEU and chrF of translators trained to the end: the Transformer, its variants, and RNNs beside it.
+"""BLEU and chrF of fully trained translation models: the Transformer, its variants, and RNNs.
 
     segue prepare-pairs --train train.en train.de --valid val.en val.de --lower -o data/en-de
     make translation DATA=data/en-de TEST="test.en test.de"                        # half an hour each on 2 cores
     make translation DATA=data/en-de TEST="test.en test.de" MORE="--only rnn"
 
-A run that is there already is gone on with, or only judged. Each is judged in four ways: the checkpoint with the best
-validation loss or the mean of the last five, greedy or with a beam. Which of them counts for the test split is decided
-on the validation split.
+An existing run is resumed, or only evaluated if it is finished. Each is evaluated in four ways: with the checkpoint of
+the best validation loss or the mean of the last five, by greedy or beam search. The validation split decides which of
+them counts for the test split.
 """
 
 import argparse
@@ -36,8 +36,8 @@ WAYS = {
     "rnn": ("multi30k-rnn", ()),
 }
 LAST = 5
-KEPT = ("train.save_every=50", f"train.keep={LAST}")
-"""So that there are some to average."""
+CHECKPOINTS = ("train.save_every=50", f"train.keep={LAST}")
+"""Settings that keep several checkpoints, to average them."""
 
 
 def trained(name: str, data: Path, runs: Path, more: Sequence[str]) -> Path:
@@ -46,7 +46,7 @@ def trained(name: str, data: Path, runs: Path, more: Sequence[str]) -> Path:
     if run.exists():
         return segue.resume(run)
     values = segue.preset(preset).recipe.model_dump(mode="json")
-    recipe = recipe_of(with_changes(values, [*KEPT, *changes, *more]))
+    recipe = recipe_of(with_changes(values, [*CHECKPOINTS, *changes, *more]))
     return segue.train(recipe, data, run, watch=lambda event: _tell(name, event))
 
 
@@ -55,8 +55,8 @@ def _tell(name: str, event: Any) -> None:
         print(f"{name}: step {event.step:,}, perplexity {event.values['perplexity']:.3f}", flush=True)
 
 
-def judged(run: Path, data: Path, test: tuple[list[bytes], list[str]]) -> dict[str, Any]:
-    """All that is said of a run."""
+def evaluated(run: Path, data: Path, test: tuple[list[bytes], list[str]]) -> dict[str, Any]:
+    """All figures of a run."""
     pairs = open_pairs(data)
     splits = {"valid": split_texts(pairs, "valid"), "test": test}
     best, mean = segue.load_translator(run), average(run, LAST)
@@ -83,17 +83,17 @@ def _lines(path: Path) -> list[bytes]:
 
 def _figures(translator: Translator, width: int, splits: dict[str, Any]) -> dict[str, Any]:
     how = translator.translating.model_copy(update={"beam_width": width})
-    found = {}
-    for split, (sources, wanted) in splits.items():
+    figures = {}
+    for split, (sources, references) in splits.items():
         ours = [best[0].text for best in translate(translator, sources, translating=how)]
         for name, measure in (("BLEU", bleu), ("chrF", chrf)):
-            score, signature = measure(ours, wanted, lower=True)
-            found |= {f"{split} {name}": round(score, 2), name: signature}
-    return found
+            score, signature = measure(ours, references, lower=True)
+            figures |= {f"{split} {name}": round(score, 2), name: signature}
+    return figures
 
 
 def table(results: dict[str, Any]) -> str:
-    """What the JSON says, as a page."""
+    """The JSON as a Markdown page."""
     rows = "\n".join(_rows(results["runs"]))
     some = next(iter(results["runs"].values()))["figures"][0]
     commands = "\n".join(f"    {line}" for line in results["commands"])
@@ -149,18 +149,18 @@ def main() -> None:
     for name in words.only:
         run = trained(name, words.data, words.runs, words.set)
         preset, changes = WAYS[name]
-        found = {"preset": preset, "changes": list(changes), **judged(run, words.data, test)}
+        figures = {"preset": preset, "changes": list(changes), **evaluated(run, words.data, test)}
         results = json.loads(words.out.read_text()) if words.out.exists() else {"runs": {}}
         results |= {"commands": COMMANDS, "machine": words.machine, "environment": environment()}
         results["runs"] = {
-            way: found if way == name else results["runs"].get(way)
+            way: figures if way == name else results["runs"].get(way)
             for way in WAYS
             if way in {name, *results["runs"]}
         }
         words.out.parent.mkdir(parents=True, exist_ok=True)
         words.out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
         words.out.with_suffix(".md").write_text(table(results))
-        print(json.dumps(found, indent=1), flush=True)
+        print(json.dumps(figures, indent=1), flush=True)
 
 
 COMMANDS = [

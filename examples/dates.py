@@ -1,4 +1,4 @@
-"""Sequence to sequence in two minutes and without data: dates in many languages, written as 1987-03-14.
+"""Sequence to sequence in two minutes, with generated data: dates in many languages become 1987-03-14.
 
 python examples/dates.py [FOLDER]
 """
@@ -15,7 +15,7 @@ SHOWN = "Samstag, den 14. März 1987"
 
 
 def draw(trained: Path, text: str) -> Path:
-    """Where each letter of the answer looked, on average over the heads of the last layer."""
+    """Draw the cross-attention weights of the last layer, mean of all heads."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -24,9 +24,9 @@ def draw(trained: Path, text: str) -> Path:
     translator = segue.load_translator(trained)
     answer = translate(translator, [text.encode()])[0][0].text
     source, target, weights = looked_at(translator, text.encode(), answer)
-    crossing = [seen for name, seen in weights.items() if name.endswith("cross")][-1].mean(dim=0)
+    cross = [matrix for name, matrix in weights.items() if name.endswith("cross")][-1].mean(dim=0)
     figure, axes = pyplot.subplots(figsize=(0.3 * len(source) + 1, 0.3 * len(target) + 1))
-    axes.imshow(crossing, cmap="Blues", vmin=0)
+    axes.imshow(cross, cmap="Blues", vmin=0)
     axes.set_xticks(range(len(source)), source)
     axes.set_yticks(range(len(target)), target)
     axes.set(title=f"{text} → {answer}")

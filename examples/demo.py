@@ -1,8 +1,8 @@
-"""The whole way in a few minutes: prepare, train, evaluate with more and more memory, generate, draw.
+"""All steps in a few minutes: prepare, train, evaluate with longer and longer memory, generate, draw.
 
     python examples/demo.py [FOLDER]
 
-Every step is a command that is shown before it runs, so that it can be tried again with other settings.
+Every step is a command that is shown before it runs, so that you can run it again with other settings.
 """
 
 import json
@@ -22,7 +22,7 @@ TOKENS = 200_000
 
 
 def run(*words: object, quiet: bool = False) -> str:
-    """A command of segue, shown and carried out; what it printed."""
+    """Show and run a segue command; returns what it printed."""
     shown = shlex.join(["segue", *map(str, words)])
     print(f"\n$ {shown}", flush=True)
     command = [sys.executable, "-c", "from segue.cli import main; main()", *map(str, words)]
@@ -42,7 +42,7 @@ def yardstick(data: Path) -> float:
 
 
 def draw(run_folder: Path, scores: dict[int, float], xz: float) -> Path:
-    """The loss as it fell, and what memory is worth."""
+    """Draw the loss curve, and the loss by memory length."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -55,14 +55,16 @@ def draw(run_folder: Path, scores: dict[int, float], xz: float) -> Path:
     left.plot(*zip(*steps, strict=True), linewidth=0.6, alpha=0.6, label="training")
     if valid:
         left.plot(*zip(*valid, strict=True), "o-", label="validation")
-    left.set(title="Learning Python's library", xlabel="step", ylabel="bits per byte", ylim=(1, 5))
+    left.set(
+        title="Training on Python's standard library", xlabel="step", ylabel="bits per byte", ylim=(1, 5)
+    )
     left.legend()
     names = [str(memory) for memory in scores]
     right.plot(names, list(scores.values()), "o-", label="Transformer-XL")
     for name, score in zip(names, scores.values(), strict=True):
         right.annotate(f"{score:.3f}", (name, score), textcoords="offset points", xytext=(0, 8), ha="center")
     right.axhline(xz, color="#b7791f", linestyle="--", label=f"xz -9: {xz:.3f}")
-    right.set(title="What memory is worth", xlabel="states remembered", ylabel="bits per byte")
+    right.set(title="Loss by memory length", xlabel="memory length", ylabel="bits per byte")
     right.margins(0.15)
     right.legend(loc="center right")
     figure.tight_layout()
@@ -82,10 +84,10 @@ def main(folder: Path) -> None:
     training = recipe.train.memory
     scores: dict[int, float] = {}
     for memory in (0, training, 4 * training):
-        told: dict[str, Any] = json.loads(
+        facts: dict[str, Any] = json.loads(
             run("eval", trained, "--memory", memory, "--limit", TOKENS, "--json", quiet=True)
         )
-        scores[memory] = told["bits_per_byte"]
+        scores[memory] = facts["bits_per_byte"]
         print(f"memory {memory:4d}: {scores[memory]:.3f} bits per byte")
     xz = yardstick(data)
     print(f"\n{'held-out text, ' + format(TOKENS, ',') + ' bytes':<38} bits per byte")
@@ -108,10 +110,10 @@ def main(folder: Path) -> None:
     print(f"\nPicture: {draw(trained, scores, xz)}")
     print(
         "\nTry next:\n"
-        f"  segue generate {trained} --prompt 'class ' --tokens 0        # for ever; Ctrl-C stops it\n"
-        f"  segue score {trained} FILE.py --top 5                        # the lines it did not expect\n"
-        f"  segue train --resume {trained} --set train.steps=3000 --extend rewarm   # go on where it stopped\n"
-        f"  segue eval {trained} --dynamic --limit 50000                 # let the weights follow the text\n"
+        f"  segue generate {trained} --prompt 'class ' --tokens 0        # without end; Ctrl-C stops it\n"
+        f"  segue score {trained} FILE.py --top 5                        # the most surprising lines\n"
+        f"  segue train --resume {trained} --set train.steps=3000 --extend rewarm   # train longer\n"
+        f"  segue eval {trained} --dynamic --limit 50000                 # dynamic evaluation\n"
         "  segue info                                                   # the published recipes"
     )
 

@@ -78,7 +78,9 @@ class Engine(Generic[Model]):
 
     def _check_still(self) -> None:
         if self.model.training:
-            raise InputError("the model is in training mode again; call model.frozen() once more, or model.eval()")
+            raise InputError(
+                "the model is in training mode again; call model.frozen() once more, or model.eval()"
+            )
 
     def frozen(self) -> Self:
         """Itself: whoever wants an engine may be given a model or an engine."""
