@@ -50,8 +50,8 @@ def test_evaluation_as_published() -> None:
         for name, chosen in PRESETS.items()
         if chosen.published and isinstance(chosen.recipe, Recipe)
     }
-    found = {name: (read.segment, read.reach.memory, read.reach.clamp) for name, read in settings.items()}
-    assert found == {
+    reads = {name: (read.segment, read.reach.memory, read.reach.clamp) for name, read in settings.items()}
+    assert reads == {
         "enwik8-12l": (80, 2100, 820),
         "enwik8-24l": (128, 3800, 1000),
         "text8-24l": (128, 3800, 1000),
@@ -67,7 +67,7 @@ def test_an_unknown_preset_is_told_its_neighbour() -> None:
 
 
 def test_what_a_step_keeps_is_counted_without_allocating() -> None:
-    """By hand for one layer without dropout's masks: it grows in step with lanes and layers."""
+    """Calculated by hand for one layer without dropout masks: proportional to lanes and layers."""
     train = TrainConfig(lanes=2, segment=6, memory=4, steps=1)
 
     def kept(lanes: int, **changes: object) -> int:

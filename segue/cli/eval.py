@@ -36,7 +36,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="A corpus; by default that of the run's training.")
     ] = None,
     split: Annotated[str, typer.Option(help="The split to score: train, valid or test.")] = "test",
-    segment: Annotated[int | None, typer.Option(help="Segment length: tokens per forward pass.")] = None,
+    segment: Annotated[int | None, typer.Option(help="Segment length in tokens.")] = None,
     memory: Annotated[int | None, typer.Option(help="Memory length; 0 for isolated segments.")] = None,
     clamp: Annotated[
         int | None, typer.Option(help="Clamp length: the largest distinct distance; 0 for no clamp.")
@@ -66,7 +66,9 @@ def evaluate(
     lanes: Annotated[
         int, typer.Option(help="Parts of the split that are read in parallel; the score stays the same.")
     ] = 1,
-    limit: Annotated[int | None, typer.Option(help="Score only the first so many tokens.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Score at most this many tokens, from the beginning.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     int8: Int8 = False,
     device: Device = "cpu",

@@ -20,7 +20,7 @@ def info(
         str | None, typer.Argument(help="A preset, or the folder of a bundle.", metavar="[PRESET|BUNDLE]")
     ] = None,
     ranks: Annotated[
-        int, typer.Option(help="Estimate memory and speed of a preset on so many ranks (processes).")
+        int, typer.Option(help="Estimate memory and speed of a preset on this number of ranks (processes).")
     ] = 1,
     flops: Annotated[float, typer.Option(help="Speed of a rank: TFLOP/s that its matmuls reach.")] = 100.0,
     bandwidth: Annotated[float, typer.Option(help="Network bandwidth of a rank in GB/s.")] = 12.5,

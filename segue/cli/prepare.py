@@ -44,7 +44,7 @@ def prepare(
     ] = None,
     size: Annotated[int, typer.Option(help="BPE vocabulary size.")] = 8192,
     minimum: Annotated[
-        int, typer.Option(help="The fewest occurrences of a word or character in the vocabulary.")
+        int, typer.Option(help="Minimum count of a word or character to enter the vocabulary.")
     ] = 1,
     file: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A local copy of a named data set.")
@@ -53,7 +53,9 @@ def prepare(
     column: Annotated[
         str | None, typer.Option(help="The text field of a row, for .jsonl, .parquet or a Hub data set.")
     ] = None,
-    valid: Annotated[float, typer.Option(help="Share of the text held out for validation.")] = 0.05,
+    valid: Annotated[
+        float, typer.Option(help="Share of the text held out for validation, before --test.")
+    ] = 0.05,
     test: Annotated[float, typer.Option(help="Share of the text held out for testing, from the end.")] = 0.05,
     reference: Annotated[
         bool,

@@ -32,7 +32,7 @@ def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A text of any length; - for standard input.")],
     per: Annotated[Per, typer.Option(help="Score each token, line, or window of tokens.")] = Per.LINE,
     window: Annotated[int, typer.Option(help="Window length in tokens.")] = 64,
-    top: Annotated[int, typer.Option(help="Print only the so many most surprising ones; 0 for all.")] = 0,
+    top: Annotated[int, typer.Option(help="Print only this many, the most surprising; 0 for all.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line instead of TSV.")
     ] = False,

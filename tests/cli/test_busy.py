@@ -1,4 +1,4 @@
-"""A second pool of threads is held while others compute, and let go when they do not."""
+"""A second pool of threads exists while other processes are busy, and ends when they are not."""
 
 import os
 import threading

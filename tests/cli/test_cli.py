@@ -1,4 +1,4 @@
-"""The command line, as a user meets it: a real process."""
+"""The command line in a real process, as a user runs it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ VERBS = ("info", "import", "export")
 
 
 def segue(*words: str | Path, code: int = 0) -> str:
-    """What it prints; on failure, what it complains about."""
+    """The output of a command; on failure, its error message."""
     command = [sys.executable, "-c", "from segue.cli import main; main()", *map(str, words)]
     # One thread: tests run side by side, and threads that wait for each other are slower than none.
     one = {**os.environ, "SEGUE_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""What a run was trained on, as it says itself."""
+"""The data that a run was trained on is read from the run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the commands say of a tokenizer that loses text: bits per token, never bits per byte."""
+"""Tokenizers that are not lossless: commands report bits per token, never bits per byte."""
 
 import json
 from pathlib import Path

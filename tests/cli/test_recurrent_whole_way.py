@@ -22,7 +22,7 @@ from segue.text.corpus import open_corpus
 
 
 def recipe(cell: str = "lstm", **train: object) -> Recipe:
-    """Dropout is on, so that random numbers must come back too."""
+    """Dropout is on, so that the random state must be restored too."""
     return Recipe(
         model={"kind": "recurrent", "cell": cell, "vocab": 256, "width": 12, "layers": 2, "dropout": 0.1},
         train={
@@ -112,7 +112,7 @@ def test_every_way_of_evaluating(trained: Path, corpus: Path) -> None:
 
 def test_the_commands(trained: Path, tmp_path: Path) -> None:
     def told(*words: object, code: int = 0) -> str:
-        """In this process: starting one for each would take longer than what it does."""
+        """In this process: starting a new one would take longer than the command itself."""
         result = CliRunner().invoke(app, [*map(str, words)], env={"SEGUE_THREADS": "1"})
         if code:
             assert isinstance(result.exception, SegueError)

@@ -1,4 +1,4 @@
-"""Text from outside reaches a terminal as escapes, and a pipe as it is."""
+"""Control characters in text are escaped on a terminal, and unchanged in a pipe."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ from segue.cli.terminal import draw, echo, printable, tell
 from segue.config import Reach, Reading, XLConfig
 from segue.text.tokenizer import ByteTokenizer
 
-ANY = st.text(st.characters())  # halves of characters too
+ANY = st.text(st.characters())  # surrogates too
 ATTACK = "12:00 ERROR\r\x1b[2K\x1b]0;title\x07fine \u202egnp.exe\u2066\u2028\x9b1A\x7f\U000e0041"
 
 

@@ -1,4 +1,4 @@
-"""`segue translate` and `segue generate`, in this process, with models that were never trained."""
+"""`segue translate` and `segue generate`, in this process, with untrained models."""
 
 import gc
 import io
@@ -40,7 +40,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pipe(io.RawIOBase):
-    """Empty lines, and at their end a look at what was kept of their translations."""
+    """Empty lines, and after them a count of the translations that are still in memory."""
 
     def __init__(self, lines: int) -> None:
         self.lines, self.kept = lines, 0

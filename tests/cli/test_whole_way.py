@@ -1,4 +1,4 @@
-"""From text to a model that reads on, through the real command line."""
+"""From text to a trained model that generates, through the real command line."""
 
 import json
 import random
@@ -24,7 +24,7 @@ def log_lines(count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of a server's log."""
+    """A model trained on a server's log."""
     folder = tmp_path_factory.mktemp("way")
     (folder / "server.log").write_text("".join(log_lines(1500, seed=1)))
     printed = segue("prepare", folder / "server.log", "-o", folder / "data")
@@ -114,7 +114,7 @@ def test_mistakes_along_the_way_are_one_line(
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
         ("is not available", ["eval", run, "--device", "cuda:7"]),
     ]
-    # in this process signals are not the command's to catch
+    # in the test's process, the command must not install signal handlers
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("SEGUE_THREADS", "1")
     for message, words in cases:
@@ -130,7 +130,7 @@ def test_mistakes_along_the_way_are_one_line(
 
 
 def shown(*words: object) -> str:
-    """What `segue attention` says, in this process."""
+    """The output of `segue attention`, run in this process."""
     done = CliRunner().invoke(app, ["attention", *map(str, words), "--threads", "1"])
     return str(done.exception) if done.exception else done.output
 
@@ -166,11 +166,11 @@ def test_pairs_the_whole_way(tmp_path: Path) -> None:
     changes = [word for change in small for word in ("--set", change)]
     segue("train", "multi30k-cpu", "--data", tmp_path / "pairs", "-o", tmp_path / "run", *changes)
     page = tmp_path / "page.html"
-    found = segue("translate", tmp_path / "run", tmp_path / "en", "--beam-width", "2", "--attention", page)
+    output = segue("translate", tmp_path / "run", tmp_path / "en", "--beam-width", "2", "--attention", page)
     assert "decoder to encoder, layer 4" in page.read_text()
     shown(tmp_path / "run", "--text", "three one", "-o", tmp_path / "other.html")
     assert "decoder to encoder, layer 4" in (tmp_path / "other.html").read_text()
-    assert len(found.splitlines()) == 40
-    assert found.splitlines()[2] == ""
+    assert len(output.splitlines()) == 40
+    assert output.splitlines()[2] == ""
     assert "seq2seq" in segue("info", tmp_path / "run")
     assert "use segue translate" in segue("generate", tmp_path / "run", code=1)

@@ -1,4 +1,4 @@
-"""BERT: equal to the library's own model where that is installed, and its laws where it is not."""
+"""BERT equals the model of transformers where that is installed; other tests need no library."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ ENDS = {
     "norm": "embeddings.LayerNorm",
     "pooler": "pooler.dense",
 }
-"""Outside the layers: ours, and theirs."""
+"""Names of weights outside the layers, ours and theirs."""
 
 
 def build() -> Encoder:
@@ -48,9 +48,9 @@ def test_it_equals_the_library(tmp_path: Path) -> None:
     mask = (torch.arange(11) < torch.tensor([[11], [5], [1]])).long()
     with torch.no_grad():
         wanted = theirs(ids, attention_mask=mask, token_type_ids=types)
-        found = load_bert(tmp_path / "bert")(ids, mask, types)
-    assert_close(found.last_hidden_state, wanted.last_hidden_state, rtol=0, atol=1e-5)
-    assert_close(found.pooler_output, wanted.pooler_output, rtol=0, atol=1e-5)
+        output = load_bert(tmp_path / "bert")(ids, mask, types)
+    assert_close(output.last_hidden_state, wanted.last_hidden_state, rtol=0, atol=1e-5)
+    assert_close(output.pooler_output, wanted.pooler_output, rtol=0, atol=1e-5)
 
 
 def test_what_is_masked_changes_nothing() -> None:
@@ -58,9 +58,9 @@ def test_what_is_masked_changes_nothing() -> None:
     ids, other = torch.randint(0, 30, (2, 8)), torch.randint(0, 30, (2, 8))
     mask = torch.tensor([[1] * 8, [1, 1, 1, 0, 0, 0, 0, 0]])
     mixed = torch.where(mask.bool(), ids, other)
-    wanted, found = model(ids, mask), model(mixed, mask)
-    assert_close(found.last_hidden_state[mask.bool()], wanted.last_hidden_state[mask.bool()])
-    assert_close(found.pooler_output, wanted.pooler_output)
+    wanted, output = model(ids, mask), model(mixed, mask)
+    assert_close(output.last_hidden_state[mask.bool()], wanted.last_hidden_state[mask.bool()])
+    assert_close(output.pooler_output, wanted.pooler_output)
     assert_close(model(ids[1:, :3]).pooler_output, wanted.pooler_output[1:])
     assert model(ids, torch.zeros_like(ids)).last_hidden_state.isfinite().all()
     assert not torch.equal(model(ids).pooler_output, model(ids, None, torch.ones_like(ids)).pooler_output)
@@ -99,18 +99,18 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
 def test_texts_and_pairs_with_their_signs(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     pieces = read_wordpiece(tmp_path / "vocab.txt")
-    found = pieces.encode(["The animal", ("the street", "untired?")], max_length=8)
-    said = [[PIECES[number] for number in row] for row in found.input_ids.tolist()]
+    batch = pieces.encode(["The animal", ("the street", "untired?")], max_length=8)
+    said = [[PIECES[number] for number in row] for row in batch.input_ids.tolist()]
     assert said[0] == ["[CLS]", "the", "animal", "[SEP]", *["[PAD]"] * 4]
     assert said[1] == ["[CLS]", "the", "street", "[SEP]", "un", "##tir", "##ed", "[SEP]"]
-    assert found.truncated == 1  # the question mark
-    assert found.token_type_ids.tolist()[1] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert found.attention_mask.tolist()[0] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert batch.truncated == 1  # the question mark
+    assert batch.token_type_ids.tolist()[1] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert batch.attention_mask.tolist()[0] == [1, 1, 1, 1, 0, 0, 0, 0]
     pieces.file.save(str(tmp_path / "tokenizer.json"))
     again = read_wordpiece(tmp_path / "tokenizer.json").encode(
         ["The animal", ("the street", "untired?")], max_length=8
     )
-    assert again.input_ids.tolist() == found.input_ids.tolist()
+    assert again.input_ids.tolist() == batch.input_ids.tolist()
 
 
 def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from test_references import AUTHORS, FOLDER, HUGGING_FACE, recording
 
 
 def their_folder(path: Path, name: str, *, pickled: bool = False) -> Path:
-    """A recording as the folder that a user would have."""
+    """A reference run as the folder that a user would have."""
     _, weights, config = recording(name)
     path.mkdir()
     (path / "config.json").write_text(json.dumps(config))
@@ -69,7 +69,7 @@ def test_the_authors_weights_with_a_config_given(tmp_path: Path) -> None:
 
 
 def test_a_model_goes_through_both_layouts(tmp_path: Path) -> None:
-    """What has no name in a layout is told, and the weights still agree."""
+    """Settings that a layout cannot express are noted, and the weights still agree."""
     reach = Reach(memory=4, span=5)
     bundle = Bundle(build(shape(cutoffs=(4, 9), divisor=2)), Reading(segment=5, reach=reach))
     notes = export_bundle(bundle, tmp_path / "hf", "huggingface")
@@ -121,7 +121,7 @@ def test_positions_that_were_learned_are_no_sinusoids(tmp_path: Path) -> None:
 
 
 class Bomb:
-    """What a pickle may do: anything."""
+    """A pickle that runs code when it is opened."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -201,8 +201,8 @@ def test_a_tied_weight_may_be_stored_once(twin: str, tmp_path: Path) -> None:
     del weights[twin]
     save_file(weights, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = import_bundle(tmp_path).model.state_dict()
-    assert_close(dict(found), dict(whole.model.state_dict()), rtol=0, atol=0)
+    restored = import_bundle(tmp_path).model.state_dict()
+    assert_close(dict(restored), dict(whole.model.state_dict()), rtol=0, atol=0)
 
 
 def test_weights_that_should_be_tied_and_are_not(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Word vectors: the three formats say the same, and what is broken is named."""
+"""Word vectors: the three formats give the same vectors, and damaged files are refused."""
 
 from pathlib import Path
 
@@ -35,16 +35,16 @@ def binary(*, newlines: bool) -> bytes:
 )
 def test_all_formats_say_the_same(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vectors").write_bytes(content)
-    found = read_vectors(tmp_path / "vectors")
-    assert found.words == WORDS
-    assert_close(found.rows, torch.from_numpy(ROWS))
+    vectors = read_vectors(tmp_path / "vectors")
+    assert vectors.words == WORDS
+    assert_close(vectors.rows, torch.from_numpy(ROWS))
 
 
 def test_known_words_get_their_rows() -> None:
     vectors = Vectors(WORDS, torch.from_numpy(ROWS))
     table = torch.randn(4, 3)
-    fitted, found = vectors.fitted(table, ["42", "stranger", "nobody", "the"])
-    assert found == 2
+    fitted, known = vectors.fitted(table, ["42", "stranger", "nobody", "the"])
+    assert known == 2
     assert_close(fitted[[0, 3]], torch.from_numpy(ROWS[[2, 0]]) * table.std() / torch.from_numpy(ROWS).std())
     assert_close(fitted[1:3], table[1:3], rtol=0, atol=0)
     with pytest.raises(SourceError, match=r"width 3 and the embedding 5; use --set model\.embedding=3"):

@@ -1,4 +1,4 @@
-"""The attention page holds what was seen, nothing in it can break out of it, and a browser shows what was asked for."""
+"""The attention page holds the weights, text in it cannot become markup, and a browser shows the chosen token."""
 
 import base64
 import html
@@ -26,9 +26,9 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 def data_of(page: str) -> dict[str, object]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found.group(1)))
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert script is not None
+    return dict(json.loads(script.group(1)))
 
 
 def test_weights_come_back_as_they_went_in() -> None:
@@ -37,12 +37,12 @@ def test_weights_come_back_as_they_went_in() -> None:
     kept = data_of(attention_page("Title", "subtitle", [view]))["views"][0]  # type: ignore[index]
     assert (kept["queries"], kept["keys"], kept["heads"], kept["memory"]) == (list("abc"), list("xyzw"), 2, 1)
     for text, given in ((kept["weights"], weights), (kept["terms"][0]["weights"], term)):
-        found = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(2, 3, 4) / 255
-        assert np.abs(found - given.numpy()).max() <= 0.5 / 255 + 1e-6
+        decoded = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(2, 3, 4) / 255
+        assert np.abs(decoded - given.numpy()).max() <= 0.5 / 255 + 1e-6
 
 
 HOSTILE = "<!-- <script> </script><b> \u2028 \u2029 __TITLE__ __DATA__"
-"""A comment and a script, which together would hide the end of the page's own; ends of lines; the template's marks."""
+"""A comment and a script that would hide the end of the page's own script; line separators; template placeholders."""
 
 
 def test_words_cannot_end_the_script_nor_titles_be_markup() -> None:
@@ -93,7 +93,7 @@ def test_a_text_too_short_is_said() -> None:
 
 
 def bert_folder(folder: Path) -> Path:
-    """A BERT of one layer, with weights of no sense."""
+    """A BERT of one layer with random weights."""
     pieces = "[PAD] [UNK] [CLS] [SEP] the animal was too tired it".split()  # noqa: SIM905
     width, inner = 8, 12
     sizes = {
@@ -151,7 +151,7 @@ def test_a_bundle_is_no_encoder(tmp_path: Path) -> None:
 
 
 def seen_in_a_browser(page: str, folder: Path, asked: str = "", then: str = "") -> str:
-    """The page's elements after its script ran, and after what a visitor did then."""
+    """The page's elements after its script ran, and after a visitor's actions."""
     if BROWSER is None:
         pytest.skip("there is no chromium to open the page in")
     file = folder / "page.html"
@@ -191,9 +191,9 @@ def test_a_browser_shows_a_text_that_looks_like_markup(tmp_path: Path) -> None:
 
 
 def summary(dom: str) -> str:
-    found = re.search(r'<p id="summary"[^>]*>(.*?)</p>', dom, re.DOTALL)
-    assert found is not None, "the script stopped before it drew"
-    return html.unescape(found.group(1))
+    paragraph = re.search(r'<p id="summary"[^>]*>(.*?)</p>', dom, re.DOTALL)
+    assert paragraph is not None, "the script stopped before it drew"
+    return html.unescape(paragraph.group(1))
 
 
 def arrows(dom: str) -> list[str]:

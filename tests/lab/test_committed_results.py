@@ -1,4 +1,4 @@
-"""The results in docs/results/lab: whole, full, and what the page beside them says."""
+"""The results in docs/results/lab are complete, of the full version, and the page shows them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What layers cost: counted products, paths and waiting are those that can be reckoned by hand."""
+"""Complexity of layers: multiplications, path lengths and sequential operations equal those calculated by hand."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_products_are_those_of_the_formulas() -> None:
 
 
 def test_memory_counts_neither_weights_nor_input() -> None:
-    """A convolution keeps its padded input: as much for each token, and a fixed number more."""
+    """A convolution saves its padded input: the same for each token, and a constant for the padding."""
     kept = [costs(LAYERS["convolution"], length, 8)["kept"] for length in (10, 20)]
     assert kept == [4 * 8 * (length + KERNEL - 1) for length in (10, 20)]
 
@@ -40,7 +40,7 @@ def test_paths(length: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_a_path_is_the_shortest_that_there_is(stride: int) -> None:
-    """States that also see the one `stride` steps before can be reached in fewer steps."""
+    """With a connection from `stride` steps before, the path has fewer steps."""
     first = torch.ones(1, requires_grad=True)
     states = [first.tanh()]
     for step in range(1, 13):
@@ -53,7 +53,7 @@ def exponents(products: float) -> dict[str, dict[str, float]]:
 
 
 def test_full_attention_does_not_pass_for_linear() -> None:
-    """Its memory is linear too, computed in windows: only its products tell it apart."""
+    """Its memory is linear too, since it is computed in blocks: only its multiplications are not."""
     assert complexity._linear(exponents(1.02))
     assert not complexity._linear(exponents(1.95))
 

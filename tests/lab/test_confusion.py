@@ -1,4 +1,4 @@
-"""Positions that restart while memory is carried cannot tell the segments apart; all others can."""
+"""With a memory, restarting positions give memory and segment equal weights; all other positions do not."""
 
 import math
 

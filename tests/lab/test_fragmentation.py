@@ -1,4 +1,4 @@
-"""What a seam costs: the tokens that are read for it are counted where they are read."""
+"""Context fragmentation: tokens are counted where they go through the model."""
 
 from pathlib import Path
 
@@ -25,8 +25,8 @@ def test_tokens_that_go_through_the_layers_are_counted(mode: str, corpus: Path, 
     reach = Reach(memory=SEGMENT) if mode == "xl" else Reach(memory=0, positions="restart")
     model = build(shape("xl" if mode == "xl" else "sinusoidal", vocab=256)).float()
     bundle = Bundle(model, Reading(segment=SEGMENT, reach=reach))
-    found = fragmentation._read(Setting(corpus, tmp_path, quick=True), bundle, mode, TOTAL)
-    assert found["read"] == (SEGMENT if mode == "sliding" else 1)
+    figures = fragmentation._read(Setting(corpus, tmp_path, quick=True), bundle, mode, TOTAL)
+    assert figures["read"] == (SEGMENT if mode == "sliding" else 1)
 
 
 def test_every_call_is_counted_and_afterwards_none() -> None:
@@ -41,9 +41,9 @@ def test_every_call_is_counted_and_afterwards_none() -> None:
 
 
 def test_a_difference_of_untrained_weights_is_no_seam() -> None:
-    """Untrained, all places cost about the same, and a hair less or more is not shown."""
+    """Untrained, the loss is about the same at all positions, and a tiny difference does not count as shown."""
     bits = {"segments": [7.9011] * 4 + [7.9001] * 4, "sliding": [7.9001] * 8, "xl": [7.9] * 8}
     modes = {mode: [{"bits": bits[mode], "read": 1.0}] for mode in fragmentation.MODES}
     results = {"segment": 8, "scored": 8, "trained": 0, "ways": modes}
-    found = [block for block in fragmentation.tell(results) if isinstance(block, Verdict)]
-    assert [verdict.shown for verdict in found] == [False, False, False]
+    verdicts = [block for block in fragmentation.tell(results) if isinstance(block, Verdict)]
+    assert [verdict.shown for verdict in verdicts] == [False, False, False]

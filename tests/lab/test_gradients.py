@@ -1,4 +1,4 @@
-"""Gradients by distance: what is measured is the Jacobian's norm, and what is known of RNNs shows."""
+"""Gradient norms by distance equal those of the Jacobian, and follow the theory of RNNs."""
 
 import math
 
@@ -16,7 +16,7 @@ def test_norms_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gradients, "DIRECTIONS", 600)
     torch.manual_seed(0)
     model = RecurrentModel(RecurrentConfig(vocab=6, width=4, cell="gru", layers=1, tied=False)).double()
-    found = gradients.norms(model, lanes=1, length=6, seed=0)
+    norms = gradients.norms(model, lanes=1, length=6, seed=0)
     entering = model.vocabulary.embed(torch.arange(6)[None]).detach()
 
     def last(states: torch.Tensor) -> torch.Tensor:
@@ -24,13 +24,13 @@ def test_norms_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) -> Non
 
     whole = torch.autograd.functional.jacobian(last, entering)[:, 0]  # (C, T, C)
     by_distance = whole.square().sum(dim=(0, 2)).sqrt().flip(0) / math.sqrt(4)
-    assert found == pytest.approx(by_distance.tolist(), rel=0.1)
+    assert norms == pytest.approx(by_distance.tolist(), rel=0.1)
 
 
 def test_a_linear_recurrence_multiplies_by_its_scale() -> None:
-    """With a radius so small that tanh is straight, each step multiplies by it."""
-    found = gradients.norms(gradients._rnn(0, 0.5), gradients.LANES, gradients.LENGTH, 0)
-    assert gradients.factor(found) == pytest.approx(0.5, rel=0.1)
+    """With a spectral radius so small that tanh is linear, each step multiplies the gradient by it."""
+    norms = gradients.norms(gradients._rnn(0, 0.5), gradients.LANES, gradients.LENGTH, 0)
+    assert gradients.factor(norms) == pytest.approx(0.5, rel=0.1)
     assert (
         gradients.factor(gradients.norms(gradients._rnn(0, 2.0), gradients.LANES, gradients.LENGTH, 0)) > 1.1
     )

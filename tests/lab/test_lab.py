@@ -1,4 +1,4 @@
-"""The lab's frame: what was measured is kept, told and drawn; what was not is measured; what is strange is said."""
+"""The lab's framework: records are reused, reported and drawn, missing ones are measured, other versions are marked."""
 
 import json
 import re
@@ -43,15 +43,15 @@ def counting(
         calls.append(setting.seed)
         return {"values": (1.5, 2.5)}
 
-    found = Experiment(name, "a claim", measure, lambda _: [], lambda _: [], version, cacheable)
-    return found, calls
+    counted = Experiment(name, "a claim", measure, lambda _: [], lambda _: [], version, cacheable)
+    return counted, calls
 
 
 def test_what_was_measured_with_the_same_setting_is_not_measured_again(tmp_path: Path, corpus: Path) -> None:
     shown, calls = counting()
     record, fresh = measured(shown, Setting(corpus, tmp_path, quick=True), "segue lab positions")
     assert fresh
-    assert record.results == {"values": [1.5, 2.5]}  # as JSON gives it back, the first time too
+    assert record.results == {"values": [1.5, 2.5]}  # as read from JSON, also the first time
     assert measured(shown, Setting(corpus, tmp_path, quick=True), "again") == (record, False)
     assert measured(shown, Setting(corpus, tmp_path, quick=True, seed=5), "other")[1]
     assert measured(shown, Setting(corpus, tmp_path), "full")[1]
@@ -99,16 +99,16 @@ def test_every_side_tries_the_same_settings_and_keeps_its_best(
 ) -> None:
     monkeypatch.setattr(trained, "FULL", TINY)
     setting = Setting(corpus, tmp_path)
-    found = tuning.tuned(setting, trained.recipe_for(setting, seed=0), "a side")
-    assert [(one["optimizer"], one["learning_rate"]) for one in found.tries] == [
+    tuned = tuning.tuned(setting, trained.recipe_for(setting, seed=0), "a side")
+    assert [(one["optimizer"], one["learning_rate"]) for one in tuned.tries] == [
         (one["optimizer"], one["learning_rate"]) for one in tuning.TRIES
     ]
-    best = min(found.tries, key=lambda one: one["bits_per_byte"])
-    train = found.seeded(2).train
+    best = min(tuned.tries, key=lambda one: one["bits_per_byte"])
+    train = tuned.seeded(2).train
     assert (train.optimizer, train.learning_rate, train.seed) == (best["optimizer"], best["learning_rate"], 2)
     assert train.steps == TINY.steps
     quick = Setting(corpus, tmp_path, quick=True)
-    assert tuning.tuned(quick, found.recipe, "a side").tries == []
+    assert tuning.tuned(quick, tuned.recipe, "a side").tries == []
 
 
 def test_a_corpus_too_small_to_score_is_said(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_an_unknown_experiment_is_told_what_there_is() -> None:
 
 @pytest.mark.parametrize("name", TITLES)
 def test_every_title_has_its_experiment(name: str) -> None:
-    found = experiment(name)
-    assert found.name == name
-    assert found.claim.endswith(".")
+    chosen = experiment(name)
+    assert chosen.name == name
+    assert chosen.claim.endswith(".")
 
 
 QUICKEST = ("attention", "ablation", "extrapolation", "fragmentation", "confusion", "positions", "results")
@@ -135,7 +135,7 @@ QUICKEST = ("attention", "ablation", "extrapolation", "fragmentation", "confusio
 def test_from_a_command_to_a_page(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["lab", "all", "--quick", "--data", str(corpus), "-o", str(tmp_path), "--threads", "1"]
     monkeypatch.setattr(sys, "argv", ["segue", *words])
-    monkeypatch.setattr(lab_command, "TITLES", dict.fromkeys(QUICKEST, ""))  # those of a second or two
+    monkeypatch.setattr(lab_command, "TITLES", dict.fromkeys(QUICKEST, ""))  # the fastest ones
     done = RUN.invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     for name in QUICKEST:
@@ -223,7 +223,7 @@ def test_a_figure_takes_the_colours_of_the_page() -> None:
     assert "var(--line)" in drawn
     assert INK not in drawn
     assert LINE not in drawn
-    assert "a title" in drawn  # as text, so that it can be read and found
+    assert "a title" in drawn  # as text, not as outlines
 
 
 def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path: Path) -> None:

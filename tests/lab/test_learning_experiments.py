@@ -1,4 +1,4 @@
-"""Experiments that train: what they are made of does what it says, on models too small to learn anything."""
+"""Experiments that train: their parts work, with models too small to learn anything."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_with_enough_memory_segments_read_as_the_whole_text_does(name: str) -> N
 
 def test_an_answer_counts_if_all_of_it_is_right() -> None:
     class Copier(TransformerXL):
-        """It knows the answer to copying, but for one letter."""
+        """Copies everything but one letter."""
 
         def forward(self, tokens, memory, **_):  # type: ignore[no-untyped-def]
             size = (tokens[0] == ord("=")).nonzero()[0, 0]
@@ -60,17 +60,17 @@ def test_an_answer_counts_if_all_of_it_is_right() -> None:
             return hidden
 
     setup = algorithms.MODELS["relative"]
-    found = algorithms.accuracy(setup, Copier(setup.config), "copy", 5, 300)
-    assert found == pytest.approx((0.9**5, 5.4 / 6), abs=0.1)  # the full stop is a symbol too
+    accuracies = algorithms.accuracy(setup, Copier(setup.config), "copy", 5, 300)
+    assert accuracies == pytest.approx((0.9**5, 5.4 / 6), abs=0.1)  # the full stop is a symbol too
 
 
 @pytest.mark.parametrize("name", parts.VARIANTS)
 def test_every_variant_learns_and_differs_in_its_part_alone(name: str, setting: Setting) -> None:
     size = parts.Sizes(steps=3, lanes=2, segment=8, scored=64, curve_points=1)
-    found = parts._learned(setting, name, size, 1e-3, seed=0)
-    assert found["finite"]
-    assert 0 < found["bits"] < 100  # averages over three batches are no good yet
-    assert len(found["curve"]) == 1
+    learned = parts._learned(setting, name, size, 1e-3, seed=0)
+    assert learned["finite"]
+    assert 0 < learned["bits"] < 100  # running averages over three batches are inexact
+    assert len(learned["curve"]) == 1
     whole = parts._config(setting, parts.VARIANTS[parts.COMPLETE])
     assert parameters(parts._config(setting, parts.VARIANTS[name])) == parameters(whole)
 
@@ -90,7 +90,7 @@ def test_without_skip_connections_nothing_goes_around(setting: Setting) -> None:
             block.attention.out.weight.zero_()
     segment = parts.Lanes(setting.stream("train"), 2, documents=False).segment(0, 6)
     hidden = parts._read(model, segment)
-    assert_close(hidden, hidden[:1, :1].expand_as(hidden))  # what was read did not come through
+    assert_close(hidden, hidden[:1, :1].expand_as(hidden))  # the input does not reach the output
 
 
 def test_all_architectures_have_one_size(setting: Setting) -> None:

@@ -1,4 +1,4 @@
-"""The published tables: what the page says of them is what it shows."""
+"""The published tables: the text names the data sets that the tables show."""
 
 from segue.lab import results
 from segue.lab.experiment import Table

@@ -1,4 +1,4 @@
-"""What was measured is kept for the code that measured it: another byte of that code is another key."""
+"""Cached measurements belong to the code that made them: any changed byte of that code changes the key."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from segue.lab.source_digest import PACKAGE, digest, modules
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package that may be changed."""
+    """A copy of the package that a test may change."""
     ignored = shutil.ignore_patterns("__pycache__")
     return Path(shutil.copytree(PACKAGE, tmp_path / "segue", ignore=ignored))
 
@@ -45,7 +45,7 @@ def test_drawing_and_what_is_not_imported_do_not_change_it(file: str, package: P
 
 
 def test_published_figures_count_for_those_who_read_them(package: Path) -> None:
-    """They say which lengths and rows are measured."""
+    """They decide which lengths and rows are measured."""
     names = ("segue.lab.speed", "segue.lab.attention")
     before = [digest(name, package) for name in names]
     changed(package / "lab" / "published.json")
@@ -54,16 +54,16 @@ def test_published_figures_count_for_those_who_read_them(package: Path) -> None:
 
 
 def test_training_depends_on_no_experiment() -> None:
-    found = modules("segue.training.run", PACKAGE)
-    assert {"segue.training.run", "segue.training.loop", "segue.nn.xl", "segue.text.corpus"} <= set(found)
-    assert not [name for name in found if name.startswith(("segue.lab", "segue.cli"))]
+    files = modules("segue.training.run", PACKAGE)
+    assert {"segue.training.run", "segue.training.loop", "segue.nn.xl", "segue.text.corpus"} <= set(files)
+    assert not [name for name in files if name.startswith(("segue.lab", "segue.cli"))]
 
 
 @pytest.mark.parametrize("name", TITLES)
 def test_every_experiment_is_found_with_what_it_imports(name: str) -> None:
-    found = modules(f"segue.lab.{name}", PACKAGE)
-    assert {f"segue.lab.{name}", "segue.lab.experiment"} <= set(found)
-    assert "segue.lab.drawing" not in found
+    files = modules(f"segue.lab.{name}", PACKAGE)
+    assert {f"segue.lab.{name}", "segue.lab.experiment"} <= set(files)
+    assert "segue.lab.drawing" not in files
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COUNTED = Experiment("positions", "a claim", lambda _: {"values": [1.5]}, lambda _: [], lambda _: [])
-"""In the place of the real one, which takes seconds."""
+"""A stand-in for the real experiment, which takes seconds."""
 
 
 def other_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The windows that Transformer-XL is timed against compute what a vanilla model computes."""
+"""The sliding windows in the speed experiment compute what a vanilla model computes."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_the_exponent_of_a_power_is_that_power() -> None:
 
 
 def test_the_peak_is_what_this_process_held_and_not_who_started_it() -> None:
-    """Pages of a large block count only where they were held."""
+    """The parent's memory does not count as the child's."""
     held = bytearray(200 * 2**20)
     assert peak_resident() > len(held)
     code = "from segue.lab.profiling import peak_resident; print(peak_resident())"

@@ -1,4 +1,4 @@
-"""Verdicts have power: figures such as untrained weights give do not pass for what training is said to bring about."""
+"""Verdicts have power: figures of untrained models do not count as shown."""
 
 from segue.lab import algorithms, confusion, extrapolation
 from segue.lab.experiment import Block, Verdict
@@ -38,7 +38,7 @@ def test_a_memory_is_of_little_use_only_beside_one_that_is_of_use() -> None:
         return shown(confusion.tell({"sides": sides, "trained": 1, "scored": 1}), "of little use")
 
     assert verdict(xl=7.5, confused=7.95)
-    assert not verdict(xl=7.8999, confused=7.95)  # as untrained weights may have it
+    assert not verdict(xl=7.8999, confused=7.95)  # as with untrained weights
     assert not verdict(xl=8.1, confused=8.4)
 
 

@@ -1,4 +1,4 @@
-"""Where a model looks: what untrained weights do too is not shown, and the figures are those of the weights."""
+"""Attention statistics: untrained weights show nothing, and the figures are those of the recorded weights."""
 
 from pathlib import Path
 
@@ -32,13 +32,13 @@ def verdicts(results: Results) -> list[Verdict]:
 
 @pytest.mark.parametrize("seed", [0, 3, 100, 101, 102, 103])
 def test_untrained_weights_in_the_place_of_trained_ones_show_nothing(seed: int, setting: Setting) -> None:
-    """Neither those that it is compared with (0 and 3) nor others."""
+    """Neither the seeds that it is compared with (0 and 3) nor others."""
     results = attention.compared(setting, attention.untrained_model(SHAPE, seed))
     assert [verdict.shown for verdict in verdicts(results)] == [False, False, False]
 
 
 def test_weights_that_choose_show_it(setting: Setting) -> None:
-    """Sharp heads look at single states in memory."""
+    """Sharp heads attend to single states in memory."""
     model = attention.untrained_model(SHAPE, 100)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Experiments from measurement to page, with budgets so small that only their ways are walked, not their claims."""
+"""Experiments from measurement to page, with budgets so small that only the code is tested, not the claims."""
 
 from pathlib import Path
 
