@@ -4,8 +4,7 @@ Letters: T tokens in the segment.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, T
 from segue.lab.statistics import fewer_bits, mean, plus_minus, seed_count, signed_plus_minus
 from segue.lab.trained import budget, recipe_for, scored_tokens, trained
 from segue.lab.tuning import tuned
-from segue.nn.language import LanguageModel
+from segue.nn.engine import Engine
 
 MODES = {
     "segments": "vanilla, isolated segments",
@@ -54,30 +53,34 @@ def measure(setting: Setting) -> Results:
 def _read(setting: Setting, bundle: Bundle, mode: str, total: int) -> Results:
     """Bits by position in the segment, and the tokens through the layers for each predicted token."""
     stream, nats, reading = setting.stream("test"), list[Tensor](), bundle.reading
+    engine = CountingEngine(bundle.model.frozen())
     pieces = (
-        sliding_surprises(bundle.model, stream, reading, total, batch=128)
+        sliding_surprises(engine, stream, reading, total, batch=128)
         if mode == "sliding"
-        else surprises(bundle.model, stream, reading, total)
+        else surprises(engine, stream, reading, total)
     )
     done = 0
-    with tokens_read(bundle.model) as read:
-        for piece in pieces:
-            nats.append(piece)
-            done += len(piece)
-            setting.report(f"reading {MODES[mode]}", done, total)
+    for piece in pieces:
+        nats.append(piece)
+        done += len(piece)
+        setting.report(f"reading {MODES[mode]}", done, total)
     by_position = torch.cat(nats).view(-1, reading.segment).mean(dim=0) / math.log(2)
-    return {"bits": [round(value, 4) for value in by_position.tolist()], "read": sum(read) / done}
+    return {"bits": [round(value, 4) for value in by_position.tolist()], "read": sum(engine.counts) / done}
 
 
-@contextmanager
-def tokens_read(model: LanguageModel) -> Iterator[list[int]]:
-    """The number of tokens that each call sends through the layers, counting tokens that are read again."""
-    counts: list[int] = []
-    hook = model.register_forward_pre_hook(lambda _model, given: counts.append(given[0].numel()))
-    try:
-        yield counts
-    finally:
-        hook.remove()
+class CountingEngine(Engine[Any]):
+    """Counts the tokens that each call sends through the layers, also tokens that are read again."""
+
+    def __init__(self, engine: Engine[Any]) -> None:
+        super().__init__(engine.model)
+        self._engine, self.counts = engine, list[int]()
+
+    def start(self, *given: Any, **settings: Any) -> Any:
+        return self._engine.start(*given, **settings)
+
+    def __call__(self, tokens: Tensor, memory: Any, **marks: Any) -> tuple[Tensor, Any]:
+        self.counts.append(tokens.numel())
+        return self._engine(tokens, memory, **marks)
 
 
 def boundary_cost(bits: list[float]) -> float:

@@ -141,7 +141,7 @@ def test_where_its_tokens_look(trained: Path) -> None:
     assert "open it" in shown(run, "-o", page, "--text", text, "--segment", 6, "--memory", 8)
     told = page.read_text()
     assert "the last 6 tokens attend to each other and to 8 tokens in memory" in told
-    assert "(d) how far the key lies" in told
+    assert "(d) distance alone" in told
     assert "with either --text or --file" in shown(run, "-o", page)
     assert "needs at least two" in shown(run, "-o", page, "--text", "1")
     assert "could not be read" in shown(run, "-o", page, "--file", trained / "nothing")

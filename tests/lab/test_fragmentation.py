@@ -29,15 +29,12 @@ def test_tokens_that_go_through_the_layers_are_counted(mode: str, corpus: Path, 
     assert figures["read"] == (SEGMENT if mode == "sliding" else 1)
 
 
-def test_every_call_is_counted_and_afterwards_none() -> None:
-    model = build(shape("xl"))
+def test_every_call_is_counted() -> None:
+    engine = fragmentation.CountingEngine(build(shape("xl")).frozen())
     tokens = torch.zeros(2, 3, dtype=torch.int64)
-    memory = model.start(lanes=2, reach=Reach(memory=4))
-    with fragmentation.tokens_read(model) as read:
-        model(tokens, memory)
-        model(tokens[:, :1], memory)
-    model(tokens, memory)
-    assert read == [6, 2]
+    _, memory = engine(tokens, engine.start(lanes=2, reach=Reach(memory=4)))
+    engine(tokens[:, :1], memory)
+    assert engine.counts == [6, 2]
 
 
 def test_a_difference_of_untrained_weights_is_no_seam() -> None:
