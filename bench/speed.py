@@ -26,8 +26,8 @@ from machine import THREADS, Times, as_json, environment, interleaved, limits
 from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
 from segue.checkpoint import Bundle
 from segue.config import Reading
+from segue.footprint import training_flops
 from segue.lab.profiling import peak_resident
-from segue.nn.footprint import training_flops
 from segue.nn.frozen import FrozenXL
 from segue.nn.kv_memory import KVMemory
 from segue.nn.memory import Memory

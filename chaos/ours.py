@@ -24,7 +24,6 @@ from segue.checkpoint import (
     CHECKSUMS,
     Bundle,
     Translator,
-    build_translator,
     load,
     load_translator,
     read_tensors,
@@ -35,6 +34,7 @@ from segue.config import RecurrentConfig, Seq2SeqConfig, Translating, XLConfig
 from segue.infer.evaluate import evaluate
 from segue.infer.translate import translate
 from segue.lab.record import Record, read_record
+from segue.nn.models import build_translator
 from segue.recipe import Recipe, read_recipe, recipe_of, recipe_toml, with_changes
 from segue.text.batches import batches
 from segue.text.corpus import file_checksum, open_corpus

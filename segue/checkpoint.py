@@ -23,22 +23,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from segue.config import (
-    TRANSLATORS,
     BundleConfig,
     Reach,
     Reading,
-    RecurrentSeq2SeqConfig,
-    Seq2SeqConfig,
     Translating,
     TranslatorConfig,
     VocabularyConfig,
+    kind_of,
 )
 from segue.errors import BundleError, SegueError
 from segue.files import atomic_folder, present
 from segue.nn.deferred import blank
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.language import LanguageModel
-from segue.nn.models import build_language_model
+from segue.nn.models import build_language_model, build_translator
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.recipe import read_recipe, recipe_of
@@ -97,11 +95,6 @@ class Translator:
         _save(path, self.model, lambda folder: describe_translator(folder, self))
 
 
-def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq | RecurrentSeq2Seq:
-    """A new encoder-decoder with fresh weights, Transformer or recurrent."""
-    return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else RecurrentSeq2Seq(config)
-
-
 def describe_bundle(folder: Path, bundle: Bundle) -> None:
     """Write the files of a bundle except its weights into a folder."""
     config = BundleConfig(model=bundle.model.config, reading=bundle.reading)
@@ -136,10 +129,11 @@ def _is_only_a_bundle(folder: Path) -> bool:
         return False
     try:
         values = renamed(read_json(folder / CONFIG))
-        _ = TranslatorConfig(**values) if _kind(values) in TRANSLATORS else BundleConfig(**values)
+        content = kind_of(values).bundle
+        _ = content and content(**values)
     except (SegueError, TypeError):
         return False
-    return True
+    return content is not None
 
 
 def _is_plain_file(path: Path) -> bool:
@@ -168,11 +162,11 @@ def load_translator(path: Path | str) -> Translator:
 def translates(path: Path | str) -> bool:
     """Whether a bundle or a run is a translator's. Reads and verifies its config, not its weights."""
 
-    def kind(folder: Path) -> object:
+    def task(folder: Path) -> str:
         _verify_file(folder, CONFIG, _checksums(folder))
-        return _kind(_config(folder))
+        return kind_of(_config(folder)).task
 
-    return _read(path, kind) in TRANSLATORS
+    return _read(path, task) == "translation"
 
 
 def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
@@ -193,7 +187,7 @@ def _read(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
 def _load_bundle(path: Path | str, folder: Path) -> Bundle:
     verify(folder)
     values = _config(folder)
-    if _kind(values) in TRANSLATORS:
+    if kind_of(values).task == "translation":
         raise BundleError(f"{path} is a translator, which reads pairs and not streams; use segue translate")
     config = BundleConfig(**values)
     model = _load_weights(folder, config.model, build_language_model)
@@ -206,7 +200,7 @@ def _load_bundle(path: Path | str, folder: Path) -> Bundle:
 def _load_translator(path: Path | str, folder: Path) -> Translator:
     verify(folder)
     values = _config(folder)
-    if _kind(values) not in TRANSLATORS:
+    if kind_of(values).task != "translation":
         raise BundleError(
             f"{path} is a language model without an encoder and cannot translate; train one on pairs"
         )
@@ -224,11 +218,6 @@ def _load_translator(path: Path | str, folder: Path) -> Translator:
 def _config(folder: Path) -> dict[str, Any]:
     """The values of config.json under the names of this version. Verify the file first."""
     return renamed(read_json(folder / CONFIG))
-
-
-def _kind(values: dict[str, Any]) -> object:
-    model = values.get("model")
-    return model.get("kind") if isinstance(model, dict) else None
 
 
 def _tokenizer_mismatch(folder: Path, tokenizer: Tokenizer, vocab: int) -> str:

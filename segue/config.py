@@ -45,9 +45,6 @@ ENCODINGS = {
 """The positional encodings of a Transformer-XL by their names. Their weights are in `nn/positions.py`."""
 
 
-TRANSLATORS = ("seq2seq", "recurrent-seq2seq")
-"""Kinds of encoder-decoder models."""
-
 CHUNK_TOKENS = 512
 """Tokens that are read in one call where the segment length makes no difference: enough for large products."""
 
@@ -218,7 +215,7 @@ class RecurrentConfig(VocabularyConfig):
 
 
 def _kind(model: Any) -> str:
-    """The kind of a language model; a Transformer-XL where none is given."""
+    """The name of a model's kind; a Transformer-XL's where none is given."""
     return str(model.get("kind", "xl") if isinstance(model, dict) else getattr(model, "kind", "xl"))
 
 
@@ -361,3 +358,27 @@ class TranslatorConfig(Settings):
     model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")
     translating: Translating
     lower: bool = False
+
+
+class ModelKind(NamedTuple):
+    """What belongs to a kind of model; its class is in `nn/models.py`."""
+
+    config: type[VocabularyConfig]
+    task: Literal["language", "translation", "encoding"]
+    data: Literal["stream", "pairs", "texts"]  # what it is trained on
+    bundle: type[BundleConfig] | type[TranslatorConfig] | None  # the content of its config.json
+
+
+KINDS = {
+    "xl": ModelKind(XLConfig, "language", "stream", BundleConfig),
+    "recurrent": ModelKind(RecurrentConfig, "language", "stream", BundleConfig),
+    "seq2seq": ModelKind(Seq2SeqConfig, "translation", "pairs", TranslatorConfig),
+    "recurrent-seq2seq": ModelKind(RecurrentSeq2SeqConfig, "translation", "pairs", TranslatorConfig),
+    "encoder": ModelKind(EncoderConfig, "encoding", "texts", None),
+}
+"""All models, by `model.kind`."""
+
+
+def kind_of(values: dict[str, Any]) -> ModelKind:
+    """The kind of model that a recipe or a config.json describes; unknown ones are refused when it is built."""
+    return KINDS.get(_kind(values.get("model")), KINDS["xl"])

@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from segue.config import (
-    TRANSLATORS,
     LanguageConfig,
     Reach,
     Reading,
@@ -22,6 +21,7 @@ from segue.config import (
     Settings,
     Translating,
     XLConfig,
+    kind_of,
 )
 from segue.errors import ConfigError
 from segue.renamed import renamed
@@ -158,9 +158,7 @@ class TranslationRecipe(Settings):
 
 def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
     """A recipe of either kind; `model.kind` says which."""
-    model = values.get("model")
-    translating = isinstance(model, dict) and model.get("kind") in TRANSLATORS
-    return TranslationRecipe(**values) if translating else Recipe(**values)
+    return TranslationRecipe(**values) if kind_of(values).task == "translation" else Recipe(**values)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

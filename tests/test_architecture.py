@@ -22,6 +22,8 @@ STAIRS = (
     ("config",),
     ("recipe",),
     ("presets", "text", "nn", "launch"),
+    ("footprint",),
+    ("scale",),
     ("checkpoint", "distributed"),
     ("infer", "interop"),
     ("training",),

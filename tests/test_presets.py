@@ -4,7 +4,7 @@ import pytest
 
 from segue.config import XLConfig
 from segue.errors import SegueError
-from segue.nn.footprint import kept_bytes, parameters, reading_bytes, training_bytes
+from segue.footprint import kept_bytes, parameters, reading_bytes, training_bytes
 from segue.presets import PRESETS, preset
 from segue.recipe import Recipe, TrainConfig
 from support import shape

@@ -89,10 +89,10 @@ def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, A
     """The estimated memory and speed of a preset on several ranks."""
     from segue.config import XLConfig
     from segue.errors import InputError
-    from segue.nn.footprint import parameters
-    from segue.nn.scale import Machines, rank_share
+    from segue.footprint import parameters
     from segue.presets import preset
     from segue.recipe import Recipe
+    from segue.scale import Machines, rank_share
     from segue.training.checks import check_lanes_divide
 
     recipe = preset(name).recipe
@@ -123,7 +123,7 @@ def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, A
 
 def _bundle(path: Path) -> dict[str, Any]:
     from segue.checkpoint import load, load_translator, translates
-    from segue.nn.footprint import reading_bytes
+    from segue.footprint import reading_bytes
 
     if translates(path):
         translator = load_translator(path)
@@ -150,7 +150,7 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 def _facts(preset: "Preset") -> dict[str, Any]:
     from segue.config import RecurrentConfig, Seq2SeqConfig
-    from segue.nn.footprint import parameters, reading_bytes, training_bytes
+    from segue.footprint import parameters, reading_bytes, training_bytes
     from segue.recipe import Recipe
 
     recipe = preset.recipe

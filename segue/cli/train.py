@@ -134,7 +134,7 @@ def _recipe(
     A vocabulary size that the recipe leaves open is taken from the data; the model's shape from the bundle.
     """
     from segue.checkpoint import load, load_translator
-    from segue.config import TRANSLATORS
+    from segue.config import kind_of
     from segue.presets import preset
     from segue.recipe import read_recipe, recipe_of, with_changes
     from segue.text.corpus import open_corpus
@@ -145,7 +145,7 @@ def _recipe(
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )
-    translating = isinstance(values.get("model"), dict) and values["model"].get("kind") in TRANSLATORS
+    translating = kind_of(values).task == "translation"
     bundle: Bundle | Translator | None = None
     if begin_with is not None:
         bundle = load_translator(begin_with) if translating else load(begin_with)

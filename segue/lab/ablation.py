@@ -11,6 +11,7 @@ from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import XLConfig
+from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
@@ -29,7 +30,6 @@ from segue.lab.trained import (
     with_memory,
 )
 from segue.lab.tuning import tuned
-from segue.nn.footprint import parameters
 
 LOSSES = {"full": "whole", "half": "half"}
 """The published table's names of losses, and ours."""

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from segue.config import Reach, RecurrentConfig, XLConfig
+from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.statistics import always_lower, mean, plus_minus
 from segue.lab.train_loop import optimize, short_schedule
-from segue.nn.footprint import parameters
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.text.tasks import SIZED

@@ -12,10 +12,10 @@ from typing import Any
 
 from segue.checkpoint import Bundle, load
 from segue.config import LanguageConfig, Reach, Reading, RecurrentConfig, XLConfig
+from segue.footprint import parameters
 from segue.lab.experiment import Setting
 from segue.lab.trained import budget, recipe_for, schedule, trained_run
 from segue.lab.tuning import Tuned, tuned
-from segue.nn.footprint import parameters
 from segue.recipe import Recipe
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from segue.footprint import Largest, kept_for_backward
 from segue.nn.blockwise import attend
-from segue.nn.footprint import Largest, kept_for_backward
 from segue.nn.mask import AttentionMask
 
 KERNEL, WINDOW = 5, 64

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segue.config import Reach, XLConfig
+from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
@@ -20,7 +21,6 @@ from segue.lab.statistics import always_lower, fewer_bits, mean, plus_minus, see
 from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.attention import Attention
 from segue.nn.block import Block as Layer
-from segue.nn.footprint import parameters
 from segue.nn.xl import TransformerXL, initialise
 from segue.recipe import Schedule
 from segue.text.corpus import Stream

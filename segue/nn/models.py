@@ -1,10 +1,35 @@
-"""From a config to fresh weights: the one place that knows which class belongs to which config."""
+"""From a config to fresh weights: the class of each kind of model."""
 
-from segue.config import RecurrentConfig, XLConfig
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from segue.config import RecurrentConfig, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
+from segue.nn.encoder import Encoder
 from segue.nn.language import LanguageModel
 from segue.nn.recurrent import RecurrentModel
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
+from segue.nn.seq2seq import Seq2Seq
 from segue.nn.xl import TransformerXL
+
+CLASSES: dict[str, Callable[[Any], nn.Module]] = {
+    "xl": TransformerXL,
+    "recurrent": RecurrentModel,
+    "seq2seq": Seq2Seq,
+    "recurrent-seq2seq": RecurrentSeq2Seq,
+    "encoder": Encoder,
+}
+"""By `model.kind`; `config.KINDS` has the rest of what belongs to a kind."""
 
 
 def build_language_model(config: XLConfig | RecurrentConfig) -> LanguageModel:
-    return TransformerXL(config) if isinstance(config, XLConfig) else RecurrentModel(config)
+    model = CLASSES[config.kind](config)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def build_translator(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Seq2Seq | RecurrentSeq2Seq:
+    model = CLASSES[config.kind](config)
+    assert isinstance(model, Seq2Seq | RecurrentSeq2Seq)
+    return model

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from segue.checkpoint import Bundle, describe_bundle
 from segue.config import Reading
 from segue.distributed import ALONE, Ranks, set_gradient_sync
+from segue.footprint import training_flops
 from segue.infer.evaluate import Score, evaluate
-from segue.nn.footprint import training_flops
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.nn.models import build_language_model

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from segue.checkpoint import Translator, build_translator, describe_translator
+from segue.checkpoint import Translator, describe_translator
 from segue.distributed import ALONE, Ranks, set_gradient_sync
 from segue.infer.judge import bleu, split_nats, split_texts
 from segue.infer.translate import translate
+from segue.nn.models import build_translator
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.progress import Report

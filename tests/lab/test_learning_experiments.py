@@ -7,10 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from runs import make_corpus
+from segue.footprint import parameters
 from segue.lab import algorithms, architectures, parts
 from segue.lab.experiment import Setting
 from segue.lab.train_loop import optimize, short_schedule
-from segue.nn.footprint import parameters
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
 from segue.nn.xl import TransformerXL

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from segue.config import Reach
+from segue.footprint import Largest
 from segue.nn import blockwise, scratch
 from segue.nn.attention import Attention, textbook, textbook_by_blocks
-from segue.nn.footprint import Largest
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import RelativeKeys
 from support import build, shape

@@ -9,10 +9,10 @@ import pytest
 from runs import small_recipe
 from segue.cli import app
 from segue.errors import SegueError
-from segue.nn.footprint import parameters, training_bytes, training_flops
-from segue.nn.scale import Machines, rank_share
+from segue.footprint import parameters, training_bytes, training_flops
 from segue.presets import preset
 from segue.recipe import Recipe
+from segue.scale import Machines, rank_share
 
 MACHINES = Machines(flops=1e9, bandwidth=1e6)
 
@@ -69,7 +69,7 @@ def test_the_command_line_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
             app(["info", *words], standalone_mode=False)
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "scale.md"
 SHOWN = [
     (name, ranks, bandwidth, sharded)
     for name in ("enwik8-24l", "lm1b-large")

@@ -6,8 +6,8 @@ Letters: N ranks, P parameters, B lanes, M states in memory.
 from dataclasses import dataclass
 
 from segue.config import XLConfig
+from segue.footprint import FLOAT, kept_bytes, logits_bytes, parameters, training_flops
 from segue.nn.deferred import blank
-from segue.nn.footprint import FLOAT, kept_bytes, logits_bytes, parameters, training_flops
 from segue.nn.xl import TransformerXL
 from segue.recipe import Recipe
 
