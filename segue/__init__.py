@@ -82,13 +82,13 @@ _HOMES = {
     "resume": "segue.training.run",
     "train": "segue.training.run",
 }
-_ROOMS = ("checkpoint", "config", "errors", "infer", "interop", "nn", "presets", "recipe", "text")
+_PACKAGES = ("checkpoint", "config", "errors", "infer", "interop", "nn", "presets", "recipe", "text")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in _ROOMS:  # so that `segue.interop.reference` works after a plain `import segue`
+    if name in _PACKAGES:  # so that `segue.interop.reference` works after a plain `import segue`
         return import_module(f"segue.{name}")
     raise AttributeError(f"module 'segue' has no attribute '{name}'; it has {', '.join(__all__)}")
 

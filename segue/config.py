@@ -97,8 +97,8 @@ def _complaint(kind: type[BaseModel], detail: Any) -> str:
         case "value_error":
             return f"{kind.__name__}: {detail['ctx']['error']}"
         case "union_tag_invalid":
-            found, known = detail["ctx"]["tag"], detail["ctx"]["expected_tags"]
-            return f"{kind.__name__}: {name}.kind should be one of {known}; found '{found}'"
+            tag, known = detail["ctx"]["tag"], detail["ctx"]["expected_tags"]
+            return f"{kind.__name__}: {name}.kind should be one of {known}; found '{tag}'"
     wanted = detail["msg"].removeprefix("Input should be ")
     return f"{kind.__name__}: {name} should be {wanted}; found {SHORT.repr(detail['input'])}"
 
@@ -304,8 +304,8 @@ class Reading(Settings):
 
         A layer looks back by its span where reading is seamless, else by memory and a segment at most.
         """
-        seen = self.reach.span if self.seamless and self.reach.span else self.reach.memory + self.segment
-        return -(-layers * seen // self.segment) * self.segment
+        depth = self.reach.span if self.seamless and self.reach.span else self.reach.memory + self.segment
+        return -(-layers * depth // self.segment) * self.segment
 
     def changed(
         self,

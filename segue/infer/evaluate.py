@@ -116,8 +116,10 @@ def evaluate(
     """
     total = targets_of(stream, limit)
     nats, done = 0.0, 0
-    found = surprises(model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks)
-    for surprise in found:
+    segments_nats = surprises(
+        model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks
+    )
+    for surprise in segments_nats:
         nats, done = nats + surprise.sum().item(), done + len(surprise)
         report("evaluating", done, total // ranks.world_size)
     assert ranks.all_reduce_sum(done) == total, "every target is scored once"

@@ -55,11 +55,11 @@ def judge(
     translations = [
         best[0] for best in translate(translator, sources, translating=translating, report=report)
     ]
-    found, cut = [one.text for one in translations], sum(one.cut for one in translations)
-    exact = sum(ours == theirs for ours, theirs in zip(found, wanted, strict=True)) / len(wanted)
+    translated, cut = [one.text for one in translations], sum(one.cut for one in translations)
+    exact = sum(ours == theirs for ours, theirs in zip(translated, wanted, strict=True)) / len(wanted)
     figures: list[Measured | None] = [None, None]
     with suppress(InputError):  # without sacrebleu
-        figures = [measure(found, wanted, lower=translator.lower) for measure in (bleu, chrf)]
+        figures = [measure(translated, wanted, lower=translator.lower) for measure in (bleu, chrf)]
     return Judgement(len(wanted), split_nats(translator.model, pairs, split), exact, cut, *figures)
 
 
@@ -85,20 +85,20 @@ def split_nats(model: Seq2Seq | RecurrentSeq2Seq | Engine[Any], pairs: PairSet, 
     return nats / tokens
 
 
-def bleu(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
-    return _measured("BLEU", found, wanted, lower)
+def bleu(translated: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("BLEU", translated, wanted, lower)
 
 
-def chrf(found: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
-    return _measured("CHRF", found, wanted, lower)
+def chrf(translated: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Measured:
+    return _measured("CHRF", translated, wanted, lower)
 
 
-def _measured(name: str, found: Sequence[str], wanted: Sequence[str], lower: bool) -> Measured:
+def _measured(name: str, translated: Sequence[str], wanted: Sequence[str], lower: bool) -> Measured:
     """By sacrebleu."""
     try:
         from sacrebleu import metrics
     except ImportError:
         raise InputError("BLEU and chrF need the mt extra: pip install 'segue-lm[mt]'") from None
     metric = getattr(metrics, name)(lowercase=lower)
-    score = metric.corpus_score(list(found), [list(wanted)]).score
+    score = metric.corpus_score(list(translated), [list(wanted)]).score
     return Measured(float(score), str(metric.get_signature()))

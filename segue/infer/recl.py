@@ -86,23 +86,23 @@ def relative_lengths(
 ) -> Lengths:
     """The RECL of every model of the group on a text."""
     places = choose_places(stream, plan)
-    known: dict[str, dict[int, float]] = {name: {} for name in group}
+    curves: dict[str, dict[int, float]] = {name: {} for name in group}
 
     @cache
     def losses(name: str, context: int) -> Tensor:
         member = group[name]
         limit = context if member.window is None else min(context, member.window)
         nats = context_losses(member, stream, places, limit, told=f"{name} with {context:,}", report=report)
-        known[name][context] = float(nats.mean())
+        curves[name][context] = float(nats.mean())
         return nats
 
-    found, unbounded = {}, []
+    lengths_of, unbounded = {}, []
     for name, member in group.items():
         lengths = [effective_length(losses, list(group), name, share, plan) for share in plan.shares]
         if max(lengths) + plan.step > plan.longest:
             unbounded.append(name)
-        found[name] = tuple(min(length, member.window or length) for length in lengths)
-    return Lengths(found, known, tuple(unbounded), len(places))
+        lengths_of[name] = tuple(min(length, member.window or length) for length in lengths)
+    return Lengths(lengths_of, curves, tuple(unbounded), len(places))
 
 
 def effective_length(losses: Losses, names: Sequence[str], name: str, share: float, plan: Plan) -> int:
@@ -122,8 +122,8 @@ def effective_length(losses: Losses, names: Sequence[str], name: str, share: flo
 def choose_places(stream: Stream, plan: Plan) -> Tensor:
     """(P,) Positions with the longest context before them in their own document, drawn without repetition."""
     ends = np.append(stream.starts[1:], len(stream.ids))
-    room = np.maximum(0, ends - stream.starts - plan.longest)
-    total = int(room.sum())
+    targets = np.maximum(0, ends - stream.starts - plan.longest)
+    total = int(targets.sum())
     if not total:
         raise InputError(
             f"the text is shorter than the context: its longest document has {int((ends - stream.starts).max()):,} "
@@ -131,9 +131,9 @@ def choose_places(stream: Stream, plan: Plan) -> Tensor:
         )
     draw = np.random.default_rng(plan.seed)
     chosen = np.sort(draw.choice(total, size=min(plan.positions, total), replace=False))
-    before = np.cumsum(room)
+    before = np.cumsum(targets)
     document = np.searchsorted(before, chosen, side="right")
-    inside = chosen - (before - room)[document]
+    inside = chosen - (before - targets)[document]
     return torch.from_numpy(stream.starts[document] + plan.longest + inside)
 
 
@@ -149,16 +149,16 @@ def context_losses(
 ) -> Tensor:
     """(P,) The cross-entropy of the tokens at the places, each given exactly the `context` tokens before it."""
     model, reach = member.model.frozen(), member.reading.reach
-    found = []
+    nats = []
     for some in places.split(max(1, BATCH_TOKENS // context)):
         columns = some[:, None] - context + torch.arange(context + 1)
         tokens = torch.from_numpy(stream.ids[columns.numpy()].astype(np.int64)).to(model.device)
         memory = model.start(lanes=len(some), reach=reach)
         for piece in _ending_whole(tokens[:, :-1], member.reading.segment):
             hidden, memory = model(piece, memory)
-        found.append(model.nats(hidden[:, -1], tokens[:, -1]).double().cpu())
-        report(told, sum(map(len, found)), len(places))
-    return torch.cat(found)
+        nats.append(model.nats(hidden[:, -1], tokens[:, -1]).double().cpu())
+        report(told, sum(map(len, nats)), len(places))
+    return torch.cat(nats)
 
 
 def _ending_whole(tokens: Tensor, segment: int) -> Sequence[Tensor]:

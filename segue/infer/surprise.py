@@ -64,9 +64,9 @@ def stretches(tokens: Iterable[tuple[bytes, float]], per: str, window: int) -> I
         yield Stretch(number + 1, offset, text, count, nats, usual.excess(count, nats))
 
 
-def most_surprising(found: Iterable[Stretch], count: int) -> list[Stretch]:
+def most_surprising(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
     """The stretches with the highest excess, in the order of the text."""
-    best = heapq.nlargest(count, found, key=lambda stretch: stretch.excess)
+    best = heapq.nlargest(count, stretches, key=lambda stretch: stretch.excess)
     return sorted(best, key=lambda stretch: stretch.number)
 
 

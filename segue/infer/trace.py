@@ -47,15 +47,15 @@ def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[s
 
 @contextmanager
 def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str, Kind]]:
-    seen: dict[str, Kind] = {}
+    recorded: dict[str, Kind] = {}
     here = threading.get_ident()  # other threads may read with the same model
     hooks = [
-        part.register_forward_hook(partial(_record, seen, name, look, here))
+        part.register_forward_hook(partial(_record, recorded, name, look, here))
         for name, part in model.named_modules()
         if isinstance(part, Attention)
     ]
     try:
-        yield seen
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
@@ -63,7 +63,7 @@ def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str
 
 @torch.no_grad()
 def _record(
-    seen: dict[str, Any],
+    recorded: dict[str, Any],
     name: str,
     look: Callable[..., Any],
     thread: int,
@@ -75,7 +75,7 @@ def _record(
         return
     hidden, keys_values, relative, mask = given
     query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
-    seen[name] = look(attention, query, keys_values[0], relative, mask)
+    recorded[name] = look(attention, query, keys_values[0], relative, mask)
 
 
 def _weights(
@@ -90,14 +90,14 @@ def _terms(
     def scores(asking: Tensor, kept: RelativeKeys | None) -> Tensor:
         return attention_scores(asking, key, kept, causal=mask.causal)
 
-    found = {"content": scores(query, None)}
+    terms = {"content": scores(query, None)}
     if relative is not None:
-        nobody = torch.zeros_like(query)
+        zero_query = torch.zeros_like(query)
         no_bias = torch.zeros_like(relative.content_bias)
         unbiased = replace(relative, content_bias=no_bias, position_bias=no_bias, row_bias=None)
-        nowhere = replace(relative, rows=torch.zeros_like(relative.rows), row_bias=None)
-        found["content and distance"] = scores(query, unbiased) - found["content"]
-        found["content bias"] = scores(nobody, nowhere)
-        found["distance bias"] = scores(nobody, replace(relative, content_bias=no_bias))
-    unseen = ~mask.dense(query.device)
-    return {name: (term * attention.scale).masked_fill(unseen, float("-inf")) for name, term in found.items()}
+        without_rows = replace(relative, rows=torch.zeros_like(relative.rows), row_bias=None)
+        terms["content and distance"] = scores(query, unbiased) - terms["content"]
+        terms["content bias"] = scores(zero_query, without_rows)
+        terms["distance bias"] = scores(zero_query, replace(relative, content_bias=no_bias))
+    masked = ~mask.dense(query.device)
+    return {name: (term * attention.scale).masked_fill(masked, float("-inf")) for name, term in terms.items()}

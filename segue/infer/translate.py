@@ -142,9 +142,9 @@ def looked_at(
     ours = list(translator.source.encode(cased(source, translator.lower)))
     theirs = list(translator.target.encode(text.encode()))
     source_end = special_tokens(model.config.source_vocab or model.config.vocab).end
-    with recording(model) as seen:
+    with recording(model) as recorded:
         memory = model.start(torch.tensor([[*ours, source_end]]))
         model(torch.tensor([[special_tokens(model.config.vocab).start, *theirs]]), memory)
     words = [translator.source.decode([token]).decode(errors="replace") for token in ours]
     written = [translator.target.decode([token]).decode(errors="replace") for token in theirs]
-    return [*words, "<end>"], [*written, "<end>"], {name: weights[0] for name, weights in seen.items()}
+    return [*words, "<end>"], [*written, "<end>"], {name: weights[0] for name, weights in recorded.items()}

@@ -77,8 +77,8 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _filled(function: Any, shape: torch.Size, kind: torch.dtype, values: tuple[Any, ...]) -> Tensor:
-    found: Tensor = function(torch.empty(shape, dtype=kind, device="cpu"), *values)
-    return found
+    filled: Tensor = function(torch.empty(shape, dtype=kind, device="cpu"), *values)
+    return filled
 
 
 def _filled_again(fill: Callable[[], Tensor], state: Tensor) -> Tensor:

@@ -54,19 +54,19 @@ def too_large(name: str, wrong: type[SegueError]) -> Iterator[None]:
 
 
 def check_fit(
-    found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: str, wrong: type[SegueError]
+    tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: str, wrong: type[SegueError]
 ) -> None:
     """Every tensor that the config asks for, in its shape, all of one precision, and no other."""
-    for key in wanted.keys() - found.keys():
+    for key in wanted.keys() - tensors.keys():
         raise wrong(f"{name} lacks the tensor {key}, which its config asks for")
-    for key in found.keys() - wanted.keys():
+    for key in tensors.keys() - wanted.keys():
         raise wrong(f"{name} holds a tensor {key}, which its config does not know")
-    for key, tensor in found.items():
+    for key, tensor in tensors.items():
         if tensor.shape != wanted[key].shape:
             raise wrong(
                 f"{name}: {key} has shape {tuple(tensor.shape)}; its config asks for {tuple(wanted[key].shape)}"
             )
-    check_kinds(found, name, wrong)
-    kinds = {str(tensor.dtype) for tensor in found.values()}
+    check_kinds(tensors, name, wrong)
+    kinds = {str(tensor.dtype) for tensor in tensors.values()}
     if len(kinds) > 1:
         raise wrong(f"{name} should be of one precision; found {', '.join(sorted(kinds))}")

@@ -49,7 +49,7 @@ class KVBuffer:
         self.storage, self.filled = storage, [filled] * storage.size(2)
 
     def take(self, lanes: slice, end: int, size: int) -> bool:
-        """Take `size` rows behind `end`. False if another memory, of any thread, has them, or if no room is left."""
+        """Take `size` rows behind `end`. False if another memory, of any thread, has them, or if the buffer is full."""
         with self.taking:
             free = end + size <= self.storage.size(4) and set(self.filled[lanes]) == {end}
             if free:
@@ -83,10 +83,10 @@ class KVPart:
         return _stored([self], self.size, size)
 
 
-def _stored(parts: Sequence[KVPart], size: int, room: int) -> KVPart:
-    """A copy of the parts' lanes in one new buffer, padded with zeros to `size` rows, with `room` slots taken."""
+def _stored(parts: Sequence[KVPart], size: int, slots: int) -> KVPart:
+    """A copy of the parts' lanes in one new buffer, padded with zeros to `size` rows, with `slots` more rows taken."""
     lanes, like = sum(part.count for part in parts), parts[0].buffer.storage
-    capacity = size + room + max(room, size // 4)
+    capacity = size + slots + max(slots, size // 4)
     with torch.inference_mode(False):  # else the storage could be written to in that mode alone
         storage = like.new_empty(*like.shape[:2], lanes, like.size(3), capacity, like.size(5))
     first = 0
@@ -95,7 +95,7 @@ def _stored(parts: Sequence[KVPart], size: int, room: int) -> KVPart:
         place[..., :padding, :] = 0
         place[..., padding:size, :] = part.keys_values(part.size)
         first += part.count
-    return KVPart(KVBuffer(storage, size + room), slice(0, lanes), size, size)
+    return KVPart(KVBuffer(storage, size + slots), slice(0, lanes), size, size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,14 +53,14 @@ class AttentionMask:
         )
 
     def dense(self, device: torch.device) -> Tensor:
-        """(T, S), or (B, 1, T, S) where lanes differ: the whole mask, True where a key is seen."""
+        """(T, S), or (B, 1, T, S) where lanes differ: the whole mask, True where a key is visible."""
         places = torch.arange(self.keys, device=device)
         distance = (torch.arange(self.size, device=device) + self.held)[:, None] - places
-        seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        visible = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.span is not None:
-            seen &= distance < self.span
-        unseen = self.masked(slice(0, self.size), slice(0, self.keys))
-        return seen if unseen is None else seen & ~unseen
+            visible &= distance < self.span
+        masked = self.masked(slice(0, self.size), slice(0, self.keys))
+        return visible if masked is None else visible & ~masked
 
 
 def causal_mask(

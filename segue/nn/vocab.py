@@ -135,8 +135,8 @@ class Vocabulary(nn.Module):
         home = torch.bucketize(tokens.contiguous(), cuts, right=True)
         for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
             chosen = (home == cluster).nonzero(as_tuple=True)
-            found = F.embedding(tokens[chosen] - first, table)
-            vectors = vectors.index_put(chosen, self._widened(str(cluster), found).to(vectors.dtype))
+            rows = F.embedding(tokens[chosen] - first, table)
+            vectors = vectors.index_put(chosen, self._widened(str(cluster), rows).to(vectors.dtype))
         return vectors
 
     def _widened(self, name: str, vectors: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """(R,) -log softmax(rows table' + bias) at the targets, holding at most `CHUNK` logits."""
+    """(R,) -log softmax(rows table' + bias) at the targets, holding at most `LOGITS_AT_ONCE` logits."""
     if len(rows) <= MIN_ROWS or len(rows) * len(table) <= LOGITS_AT_ONCE:
         return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
     nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets)
