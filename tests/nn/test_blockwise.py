@@ -94,7 +94,7 @@ def largest_made(length: int, memory: int, *, span: int | None = 5, **changes: o
     _, past = model(tokens[:, : max(1, memory)], model.start(lanes=2, reach=reach))
     starts = torch.zeros(2, length, dtype=torch.bool)
     starts[0, length // 2] = starts[1, 7] = True
-    scratch.KEPT.__dict__.clear()  # room that was made before would not be seen
+    scratch.BUFFERS.__dict__.clear()  # room that was made before would not be seen
     with Largest() as largest:
         hidden, _ = model(tokens, past, starts=starts)
         model.nats(hidden, tokens).sum().backward()
