@@ -99,7 +99,7 @@ def _gradients(
     model: LanguageModel, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
 ) -> tuple[float, Memory]:
     """The summed cross-entropy of a segment, in nats; the gradient of the mean is left in the weights."""
-    device = memory.rows[0].device
+    device = memory.device
     model.zero_grad()
     hidden, memory = model(tokens.to(device), memory, starts=starts)
     nats = model.nats(hidden, targets.to(device))
@@ -122,7 +122,7 @@ def evaluate_cached(
     engine = model.frozen()
     memory: Memory = engine.start(reach=reading.reach)
     device = engine.device
-    states = torch.zeros(0, model.config.width, device=device, dtype=memory.rows[0].dtype)
+    states = torch.zeros(0, model.config.width, device=device, dtype=memory.dtype)
     followers = torch.zeros(0, dtype=torch.int64, device=device)
     nats, done = 0.0, 0
     for segment in segments(stream, reading, total):

@@ -124,6 +124,15 @@ class KVMemory(Memory):
         return max(part.size for part in self.parts)
 
     @property
+    def row_shapes(self) -> list[tuple[int, ...]]:
+        layers, two, _, heads, _, width = self.parts[0].buffer.storage.shape
+        return [(two, heads, width)] * layers
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].buffer.storage.dtype
+
+    @property
     def device(self) -> torch.device:
         return self.parts[0].buffer.storage.device
 

@@ -67,11 +67,11 @@ class LanguageModel(nn.Module):
 
     def check_memory(self, memory: Memory, tokens: Tensor, layers: int, row: tuple[int, ...]) -> None:
         """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
-        rows, shapes = memory.rows[0], {tuple(layer.shape[2:]) for layer in memory.rows}
-        if len(memory.rows) != layers or shapes != {row}:
+        shapes = memory.row_shapes
+        if shapes != [row] * layers:
             raise InputError(
-                f"this model's memory has {layers} layers of rows {row}; found {len(memory.rows)} of "
-                f"{sorted(shapes)}; begin with model.start()"
+                f"this model's memory has {layers} layers of rows {row}; found {len(shapes)} of "
+                f"{sorted(set(shapes))}; begin with model.start()"
             )
         if memory.lanes != len(tokens):
             raise InputError(
@@ -79,11 +79,11 @@ class LanguageModel(nn.Module):
                 "start as many lanes as you read, or use memory.select() and join()"
             )
         kind, home = self.vocabulary.tables[0].dtype, self.device
-        if not rows.device == tokens.device == home or (
-            rows.dtype != kind and not torch.is_autocast_enabled(rows.device.type)
+        if not memory.device == tokens.device == home or (
+            memory.dtype != kind and not torch.is_autocast_enabled(home.type)
         ):
             raise InputError(
-                f"the memory is {rows.dtype} on {rows.device}, the model {kind} on {home}, the tokens on "
+                f"the memory is {memory.dtype} on {memory.device}, the model {kind} on {home}, the tokens on "
                 f"{tokens.device}; use .to(device), or begin with model.start()"
             )
 

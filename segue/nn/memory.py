@@ -42,6 +42,15 @@ class Memory:
         return self.rows[0].size(1)
 
     @property
+    def row_shapes(self) -> list[tuple[int, ...]]:
+        """The shape of one row, for each layer."""
+        return [tuple(rows.shape[2:]) for rows in self.rows]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows[0].dtype
+
+    @property
     def device(self) -> torch.device:
         return self.rows[0].device
 
@@ -222,14 +231,15 @@ def check_joinable(memories: Sequence[Memory]) -> None:
                 f"join wants memories of one kind and reach; found {type(first).__name__} with {first.reach!r} "
                 f"and {type(other).__name__} with {other.reach!r}; use resized() or an engine's project() first"
             )
-        if _row_shapes(first) != _row_shapes(other):
+        if _model_of(first) != _model_of(other):
             raise InputError(
                 "join wants memories of one model; these have other layers, widths, precision or device"
             )
 
 
-def _row_shapes(memory: Memory) -> list[tuple[Any, ...]]:
-    return [(row.shape[2:], row.dtype, row.device) for row in memory.rows]
+def _model_of(memory: Memory) -> tuple[Any, ...]:
+    """What memories of one model have in common."""
+    return memory.row_shapes, memory.dtype, memory.device
 
 
 def register_memory(kind: type[Memory]) -> None:

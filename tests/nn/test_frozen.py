@@ -92,6 +92,16 @@ def test_joining_and_dropping_lanes_copies_nothing() -> None:
     assert len(batch.select([1, 1, 0]).parts) == 1  # a lane that is taken twice is copied
 
 
+def test_a_step_of_joined_sessions_never_puts_their_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, reach = build(shape()).frozen(), Reach(memory=8)
+    memories = [engine(some_tokens(1, 3 + age), engine.start(reach=reach))[1] for age in range(4)]
+    monkeypatch.setattr(KVMemory, "rows", property(lambda _: pytest.fail("all rows were copied")))
+    joined = KVMemory.join(memories)
+    for _ in range(3):
+        _, joined = engine(some_tokens(joined.lanes, 1), joined)
+        joined = KVMemory.join([joined.select([0, joined.lanes - 1]), joined.select([1])])
+
+
 def test_steps_run_where_they_may_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     model, taken = build(shape()), []
     original = frozen_layer.FrozenLayer.step
