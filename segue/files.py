@@ -79,6 +79,11 @@ def check_replaceable(target: Path, wrong: type[SegueError], replaceable: Callab
         raise wrong(f"{target} exists{more}; nothing was overwritten: choose another name or remove it")
 
 
+def is_file(path: Path) -> bool:
+    """As `path.is_file()`, which raises an OSError if the name is too long."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
 def present(target: Path) -> Path:
     """The folder; or its predecessor, after a crash between the two renames of `_rename_over`."""
     previous = beside(target.resolve(), "previous")

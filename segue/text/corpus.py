@@ -20,6 +20,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
+from segue.files import is_file
 from segue.text.parsing import read_object
 from segue.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -137,7 +138,7 @@ def open_corpus(folder: Path | str) -> Corpus:
 
 def read_header(folder: Path) -> CorpusHeader:
     """The header of a corpus, after its files were verified."""
-    if not (folder / HEADER).is_file():
+    if not is_file(folder / HEADER):
         raise SourceError(
             f"{folder} is no prepared corpus (it has no {HEADER}); make one: segue prepare SOURCE -o DIR"
         )

@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from segue.config import Settings
 from segue.errors import InputError, SourceError
-from segue.files import atomic_folder
+from segue.files import atomic_folder, is_file
 from segue.progress import Report
 from segue.text.corpus import (
     ENDS,
@@ -280,7 +280,7 @@ def _tokenizers(pairs: Pairs, config: PairsConfig) -> tuple[Tokenizer, Tokenizer
 def open_pairs(folder: Path | str) -> PairSet:
     """Open pairs that `segue prepare-pairs` made, and verify its files."""
     folder = Path(folder)
-    if not (folder / HEADER).is_file():
+    if not is_file(folder / HEADER):
         raise SourceError(
             f"{folder} holds no prepared pairs (it has no {HEADER}); make them: segue prepare-pairs"
         )

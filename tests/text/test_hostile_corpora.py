@@ -107,3 +107,9 @@ def test_ids_of_pairs_are_those_of_the_vocabulary(pairs: Path, tmp_path: Path) -
     ids[3] = open_pairs(pairs).target.size  # the start, which is no text
     with pytest.raises(SegueError, match="holds the id 270, and its vocabulary ends at 269"):
         open_pairs(altered(pairs, tmp_path / "altered", "pairs.json", ids=ids.tobytes()))
+
+
+@pytest.mark.parametrize("opened", [open_corpus, open_pairs])
+def test_a_name_that_is_too_long_is_no_folder(opened: Callable[[Path], object]) -> None:
+    with pytest.raises(SegueError):
+        opened(Path("a" * 5000))
