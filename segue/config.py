@@ -31,6 +31,7 @@ class PositionEncoding(NamedTuple):
 
     relative: bool = False  # attention scores know distances, so a clamp has an effect
     counts: bool = False  # tokens are numbered from the start of their document
+    rotates: bool = False  # queries and keys are turned by their positions; their distance is what is left
     rows: str | None = None  # the setting that sizes its learned table
 
 
@@ -40,6 +41,8 @@ ENCODINGS = {
     "sinusoidal": PositionEncoding(counts=True),
     "learned": PositionEncoding(counts=True, rows="max_positions"),
     "per-layer": PositionEncoding(counts=True, rows="max_positions"),
+    "rotary": PositionEncoding(rotates=True),
+    "alibi": PositionEncoding(relative=True),
     "none": PositionEncoding(),
 }
 """The positional encodings of a Transformer-XL by their names. Their weights are in `nn/positions.py`."""
@@ -185,7 +188,7 @@ class XLConfig(LayersConfig):
 
     kind: Literal["xl"] = "xl"
     layers: PositiveInt = 12
-    encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "none"] = "xl"
+    encoding: Literal["xl", "shaw", "sinusoidal", "learned", "per-layer", "rotary", "alibi", "none"] = "xl"
     max_positions: NonNegativeInt = 0  # of `learned` and `per-layer`: rows of their table
     max_distance: NonNegativeInt = 0  # of `shaw`: rows of its table; farther keys share the last row
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
@@ -202,6 +205,10 @@ class XLConfig(LayersConfig):
             if wanted != (rows > 0):
                 size = f"{name} of 1 or more" if wanted else f"no {name}"
                 raise ValueError(f"encoding {self.encoding!r} needs {size}; found {name}={rows}")
+        if self.position_encoding.rotates and self.head_width < 2:
+            raise ValueError(
+                f"encoding {self.encoding!r} turns pairs of numbers; found head_width={self.head_width}"
+            )
         return self
 
 

@@ -14,7 +14,7 @@ from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 
 VOCAB = 13
-ENCODINGS = ("xl", "shaw", "sinusoidal", "learned", "per-layer", "none")
+ENCODINGS = ("xl", "shaw", "sinusoidal", "learned", "per-layer", "rotary", "alibi", "none")
 TABLES = {  # shaw's is short on purpose: distances go beyond it
     "shaw": {"max_distance": 5},
     "learned": {"max_positions": 64},
@@ -42,11 +42,11 @@ def shape(encoding: str = "xl", **changes: object) -> XLConfig:
 
 @st.composite
 def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
-    heads = draw(st.integers(1, 3))
+    heads, encoding = draw(st.integers(1, 3)), draw(st.sampled_from(encodings))
     return shape(
-        draw(st.sampled_from(encodings)),
+        encoding,
         heads=heads,
-        head_width=draw(st.integers(1, 4)),
+        head_width=draw(st.integers(2 if encoding == "rotary" else 1, 4)),
         width=draw(st.sampled_from([4, 5, 8])),
         layers=draw(st.integers(1, 3)),
         norm=draw(st.sampled_from(["post", "pre"])),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from segue.nn.attention import Attention, attention_scores, attention_weights
 from segue.nn.mask import AttentionMask
-from segue.nn.positions import RelativeKeys
+from segue.nn.positions import Relative, Rotation
 
 TERMS = {
     "content": "(a) query and key",
@@ -79,19 +79,21 @@ def _record(
 
 
 def _weights(
-    attention: Attention, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    attention: Attention, query: Tensor, key: Tensor, relative: Relative | None, mask: AttentionMask
 ) -> Tensor:
     return attention_weights(query, key, relative, mask, attention.scale)
 
 
 def _terms(
-    attention: Attention, query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+    attention: Attention, query: Tensor, key: Tensor, relative: Relative | None, mask: AttentionMask
 ) -> dict[str, Tensor]:
-    def scores(asking: Tensor, kept: RelativeKeys | None) -> Tensor:
+    def scores(asking: Tensor, kept: Relative | None) -> Tensor:
         return attention_scores(asking, key, kept, causal=mask.causal)
 
     terms = {"content": scores(query, None)}
-    if relative is not None:
+    if isinstance(relative, Rotation):
+        terms["content and distance"] = scores(query, relative) - terms["content"]
+    elif relative is not None:
         zero_query = torch.zeros_like(query)
         no_bias = torch.zeros_like(relative.content_bias)
         unbiased = replace(relative, content_bias=no_bias, position_bias=no_bias, row_bias=None)

@@ -16,7 +16,7 @@ from segue.nn.blockwise import attend, query_blocks
 from segue.nn.dropout import Dropout
 from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
-from segue.nn.positions import RelativeKeys
+from segue.nn.positions import Relative, Rotation
 
 
 def relative_shift(scores: Tensor) -> Tensor:
@@ -30,19 +30,21 @@ def relative_shift(scores: Tensor) -> Tensor:
     return padded[..., 1:, :].reshape(*lead, queries, keys)
 
 
-def attention_scores(
-    query: Tensor, key: Tensor, relative: RelativeKeys | None, *, causal: bool = True
-) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor, relative: Relative | None, *, causal: bool = True) -> Tensor:
     """(B, H, T, S) What each query (T, B, H, D) has to do with each key (S, B, H, D), before scaling.
 
-    With a relation, the four terms of Transformer-XL: (a) q·k, (b) q·r, (c) u·k, (d) v·r. Without, (a) alone.
+    With relative keys, the four terms of Transformer-XL: (a) q·k, (b) q·r, (c) u·k, (d) v·r. Without, (a) alone.
     """
+    if isinstance(relative, Rotation):
+        query, key = turned(query, key, relative)
+        relative = None
     if relative is None:
         return torch.einsum("tbhd,sbhd->bhts", query, key)
     content = torch.einsum("tbhd,sbhd->bhts", query + relative.content_bias, key)  # (a) + (c)
     needed = slice(max(0, len(relative.rows) - len(key)) if causal else 0, None)
     rows = relative.rows[needed]
-    position = torch.einsum("tbhd,rhd->bhtr", query + relative.position_bias, rows)  # (b) + (d)
+    asking = (query + relative.position_bias)[..., : rows.size(-1)]
+    position = torch.einsum("tbhd,rhd->bhtr", asking, rows)  # (b) + (d)
     if relative.row_bias is not None:
         position = position + relative.row_bias[needed].T[:, None]
     if not causal:  # rows for both sides
@@ -51,13 +53,19 @@ def attention_scores(
     return content + relative_shift(F.pad(position, (farther, 0)))
 
 
+def turned(query: Tensor, key: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+    """Queries (T, B, H, D) and keys (S, B, H, D) turned by their positions; the queries stand at the last T keys."""
+    keys = len(key)
+    return rotation.part(keys - len(query), keys).turned(query), rotation.part(0, keys).turned(key)
+
+
 def casting(tensor: Tensor) -> bool:
     """Whether autocast is on: it chooses the precision of each operation, which `blockwise.py` does not know."""
     return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
+    query: Tensor, key: Tensor, relative: Relative | None, mask: AttentionMask, scale: float
 ) -> Tensor:
     """(B, H, T, S) softmax(scores · scale) over the keys that the mask leaves."""
     scores: Tensor = attention_scores(query, key, relative, causal=mask.causal) * scale
@@ -67,7 +75,7 @@ def attention_weights(
 def gather(
     query: Tensor,
     keys_values: Tensor,
-    relative: RelativeKeys | None,
+    relative: Relative | None,
     mask: AttentionMask,
     scale: float,
     dropout: Dropout | None = None,
@@ -75,6 +83,9 @@ def gather(
     """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
     dropping = dropout is not None and dropout.training and dropout.p > 0
     if not (dropping or casting(query)):
+        if isinstance(relative, Rotation):
+            query, key = turned(query, keys_values[0], relative)
+            keys_values, relative = torch.stack([key, keys_values[1]]), None
         return attend(query, keys_values, relative, mask, scale)
     by_blocks = mask.span is not None and mask.causal  # so that nothing is as large as T × S
     return (textbook_by_blocks if by_blocks else textbook)(query, keys_values, relative, mask, scale, dropout)
@@ -83,7 +94,7 @@ def gather(
 def textbook_by_blocks(
     query: Tensor,
     keys_values: Tensor,
-    relative: RelativeKeys | None,
+    relative: Relative | None,
     mask: AttentionMask,
     scale: float,
     dropout: Dropout | None = None,
@@ -100,7 +111,7 @@ def textbook_by_blocks(
 def textbook(
     query: Tensor,
     keys_values: Tensor,
-    relative: RelativeKeys | None,
+    relative: Relative | None,
     mask: AttentionMask,
     scale: float,
     dropout: Dropout | None = None,
@@ -140,7 +151,7 @@ class Attention(nn.Module):
         return torch.cat([slots.rows[:, :held], fresh], dim=1) if torch.is_grad_enabled() else slots.rows
 
     def forward(
-        self, hidden: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask
+        self, hidden: Tensor, keys_values: Tensor, relative: Relative | None, mask: AttentionMask
     ) -> Tensor:
         """What the queries in `hidden` (T, B, C) gather from keys and values (2, S, B, H, D)."""
         query = self.query(hidden).unflatten(-1, (self.heads, -1))

@@ -14,7 +14,7 @@ from segue.nn.attention import Attention
 from segue.nn.dropout import Dropout
 from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
-from segue.nn.positions import RelativeKeys
+from segue.nn.positions import Relative
 
 Activation = Callable[[Tensor], Tensor]
 """May work in place."""
@@ -77,7 +77,7 @@ class Block(nn.Module):
         self,
         hidden: Tensor,
         past: Tensor | KVSlots,
-        relative: RelativeKeys | None,
+        relative: Relative | None,
         mask: AttentionMask,
         source: Source | None = None,
     ) -> Tensor:

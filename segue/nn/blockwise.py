@@ -32,7 +32,7 @@ class _Inputs(NamedTuple):
     """The inputs of attention. Queries are scaled and have their biases added: u for content, v for position."""
 
     query: Tensor  # (T, B, H, D)
-    position_query: Tensor  # (T, B, H, D)
+    position_query: Tensor  # (T, B, H, D), or of width 0 like the rows
     keys_values: Tensor  # (2, S, B, H, D)
     rows: Tensor | None  # (H, R, D)
     row_bias: Tensor | None  # (H, R)
@@ -83,13 +83,14 @@ def _inputs(
     known, few = relative.rows.size(0), min(QUERY_BLOCK, mask.size)
     missing = max(few - 1, 1 - known) if mask.causal and known < mask.keys else 0
     rows, row_bias = relative.rows, relative.row_bias
-    if missing:  # padding by minus_infinity would copy
+    if missing:  # padding by no rows would copy
         rows = F.pad(rows, (0, 0, 0, 0, missing, 0))
     if row_bias is not None:
         row_bias = F.pad(row_bias * scale, (0, 0, missing, 0)).T
     u, v = relative.content_bias, relative.position_bias
     query = torch.add(u * scale, query, alpha=scale)
-    return _Inputs(query, query + (v - u) * scale, keys_values, rows.transpose(0, 1), row_bias, mask)
+    position_query = query + (v - u) * scale if rows.size(-1) else query[..., :0]
+    return _Inputs(query, position_query, keys_values, rows.transpose(0, 1), row_bias, mask)
 
 
 def _gathered(inputs: _Inputs, saved: list[Tensor] | None) -> Tensor:
@@ -124,7 +125,7 @@ class _Attend(torch.autograd.Function):
         inputs = _Inputs(query, position_query, keys_values, rows, row_bias, ctx.mask)
         (key, value), (lanes, heads) = keys_values, query.shape[1:3]
         gradient = gradient.contiguous()
-        to_query, to_position = torch.empty_like(query), torch.empty_like(query)
+        to_query, to_position = torch.empty_like(query), torch.empty_like(position_query)
         to_key, to_value = to_keys_values = query.new_empty(2, lanes * heads, len(key), query.size(-1))
         to_rows = None if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
         to_bias = None if row_bias is None else rows.new_zeros(rows.shape[:2])

@@ -18,10 +18,10 @@ from segue.nn.engine import Engine
 from segue.nn.frozen_layer import FrozenLayer, LanePart
 from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
-from segue.nn.layout import HOST, SegmentLayout, checked_layout
+from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.mask import causal_mask
 from segue.nn.memory import Memory, StateMemory
-from segue.nn.positions import RelativeKeys
+from segue.nn.positions import Relative, RelativeKeys, Rotation, rotation
 
 if TYPE_CHECKING:
     from segue.nn.xl import TransformerXL
@@ -39,7 +39,7 @@ class FrozenXL(Engine["TransformerXL"]):
             check_int8(model)
         blocks = [block for block in self.model.blocks if isinstance(block, Block)]
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
-        self._relative: dict[tuple[int, int | None], tuple[RelativeKeys | None, ...]] = {}
+        self._relative: dict[tuple[int, int | None], tuple[Relative | None, ...]] = {}
         self._weights = tuple(model.parameters())
         self._version = self._versions()
 
@@ -55,8 +55,10 @@ class FrozenXL(Engine["TransformerXL"]):
             return memory
         assert isinstance(memory, StateMemory)
         self._check_still()
+        places = memory.seen[:, None] - memory.size + torch.arange(memory.size, device=HOST)
+        turning = self._turning(places.T)
         states = zip(self._layers, memory.rows, strict=True)
-        rows = [layer.keys_values(rows.transpose(0, 1)).transpose(0, 2) for layer, rows in states]
+        rows = [layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2) for layer, rows in states]
         return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach)
 
     @torch.no_grad()
@@ -88,14 +90,13 @@ class FrozenXL(Engine["TransformerXL"]):
     def _segment(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read T tokens of each lane together."""
         model, size = self.model, layout.size
-        positions = model.token_positions(memory, layout).T.to(tokens.device)
-        hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), positions)
+        places = model.token_positions(memory, layout).T.to(tokens.device)
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
         mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, tokens.device)
-        relative = self._relative_keys(memory.size + size, memory.reach.clamp)
-        layers = zip(self._layers, memory.slots(size), relative, strict=True)
-        for number, (layer, slots, distances) in enumerate(layers):
-            hidden = model.positions.entering(number, hidden, positions)
-            hidden = layer.read(hidden, slots.rows, distances, mask)
+        relative = self._relative_of(memory, layout)
+        for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
+            hidden = model.positions.entering(number, hidden, places)
+            hidden = layer.read(hidden, slots.rows, relative[number], mask)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
@@ -104,13 +105,13 @@ class FrozenXL(Engine["TransformerXL"]):
     def _step(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read one token of each lane (B,)."""
         model, memory = self.model, memory.with_slots(1)
-        positions = model.token_positions(memory, layout)
-        positions = positions[:, 0].to(tokens.device) if positions.numel() else positions
-        hidden = model.positions.embedded(model.vocabulary.embed(tokens), positions)
-        relative = self._relative_keys(memory.size + 1, memory.reach.clamp)
+        places = model.token_positions(memory, layout)
+        places = places[:, 0].to(tokens.device) if places.numel() else places
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens), places)
+        relative = self._relative_of(memory, layout)
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
-            hidden = model.positions.entering(number, hidden, positions)
+            hidden = model.positions.entering(number, hidden, places)
             hidden = layer.step(hidden, relative[number], parts[number])
         return hidden[:, None], memory.extended(layout)
 
@@ -128,7 +129,24 @@ class FrozenXL(Engine["TransformerXL"]):
             by_part.append([LanePart(keys_values, masked) for keys_values in layers])
         return by_part
 
-    def _relative_keys(self, keys: int, clamp: int | None) -> tuple[RelativeKeys | None, ...]:
+    def _relative_of(self, memory: KVMemory, layout: SegmentLayout) -> Sequence[Relative | None]:
+        """How each layer's attention knows distances, for one more segment.
+
+        Keys are turned before they are kept, so rotary positions are numbered from the document's start.
+        """
+        if not self.config.position_encoding.rotates:
+            return self._relative_keys(memory.size + layout.size, memory.reach.clamp)
+        places = positions(layout, memory.seen).T
+        step = layout.size == 1 and layout.lengths is None
+        return [self._turning(places[0] if step else places)] * len(self._layers)
+
+    def _turning(self, places: Tensor) -> Rotation | None:
+        if not self.config.position_encoding.rotates:
+            return None
+        dtype = self.model.vocabulary.tables[0].dtype
+        return rotation(places.to(self.device), self.config.head_width, dtype)
+
+    def _relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
         """Each layer's relative keys for S keys or more, computed once.
 
         As many as the next power of two: so few tables are kept, and what is read depends on no other reader.
@@ -136,7 +154,9 @@ class FrozenXL(Engine["TransformerXL"]):
         rows = 1 << (keys - 1).bit_length()
         if (rows, clamp) not in self._relative:
             tables = self.model.relative_keys(rows, clamp)
-            self._relative[rows, clamp] = tuple(table and _by_head(table) for table in tables)
+            self._relative[rows, clamp] = tuple(
+                _by_head(table) if isinstance(table, RelativeKeys) else table for table in tables
+            )
         return self._relative[rows, clamp]
 
     def _versions(self) -> int:

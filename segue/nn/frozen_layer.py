@@ -17,7 +17,7 @@ from segue.nn.attention import gather
 from segue.nn.block import Block
 from segue.nn.int8 import STEPS, Int8Linear
 from segue.nn.mask import AttentionMask
-from segue.nn.positions import RelativeKeys
+from segue.nn.positions import Relative, RelativeKeys, Rotation
 
 WEIGHTS_FIRST = 8
 """From this many lanes on, `weights @ inputs` is faster on a CPU than `inputs @ weights`."""
@@ -82,19 +82,22 @@ class FrozenLayer:
         )
         self.heads, self.scale, self.pre = attention.heads, attention.scale, block.pre
 
-    def keys_values(self, states: Tensor) -> Tensor:
+    def keys_values(self, states: Tensor, turning: Rotation | None) -> Tensor:
         """(2, S, B, H, D) Keys and values of a layer's inputs (S, B, C)."""
         normed = self.attention_norm(states) if self.pre else states
         keys_values: Tensor = self.key_value(normed).unflatten(-1, (2, self.heads, -1)).movedim(2, 0)
+        if turning is not None:
+            keys_values = torch.stack([turning.turned(keys_values[0]), keys_values[1]])
         return keys_values
 
-    def read(
-        self, hidden: Tensor, slots: Tensor, relative: RelativeKeys | None, mask: AttentionMask
-    ) -> Tensor:
+    def read(self, hidden: Tensor, slots: Tensor, relative: Relative | None, mask: AttentionMask) -> Tensor:
         """The layer's output for a segment (T, B, C). Its keys and values go to the last T rows of the slots."""
-        slots[:, slots.size(1) - len(hidden) :] = self.keys_values(hidden)
+        turning = relative if isinstance(relative, Rotation) else None
+        slots[:, slots.size(1) - len(hidden) :] = self.keys_values(hidden, turning)
         normed = self.attention_norm(hidden) if self.pre else hidden
         query = self.query(normed).unflatten(-1, (self.heads, -1))
+        if isinstance(relative, Rotation):  # the keys in the slots are turned already
+            query, relative = relative.turned(query), None
         hidden = hidden + self.out(gather(query, slots, relative, mask, self.scale).flatten(2))
         if not self.pre:
             hidden = self.attention_norm(hidden)
@@ -102,12 +105,15 @@ class FrozenLayer:
         hidden = hidden + self.outer(self.inner(rows).relu_()).view(hidden.shape)
         return hidden if self.pre else self.feed_forward_norm(hidden)
 
-    def step(self, hidden: Tensor, relative: RelativeKeys | None, parts: Sequence[LanePart]) -> Tensor:
+    def step(self, hidden: Tensor, relative: Relative | None, parts: Sequence[LanePart]) -> Tensor:
         """The layer's output for one token of each lane (B, C), whose lanes lie in several buffers."""
         normed = self.attention_norm(hidden) if self.pre else hidden
         lanes = len(hidden)
         query = self.query.step(normed).view(lanes, self.heads, -1)
         fresh = self.key_value.step(normed).view(lanes, 2, self.heads, -1).transpose(0, 1)
+        if isinstance(relative, Rotation):
+            query, fresh = relative.turned(query), torch.stack([relative.turned(fresh[0]), fresh[1]])
+            relative = None
         gathered = self._attended(query, fresh, relative, parts)
         hidden = hidden + self.out.step(gathered)
         if not self.pre:
@@ -165,7 +171,8 @@ class FrozenLayer:
 def _by_distance(query: Tensor, relative: RelativeKeys, keys: int) -> Tensor:
     """(H, B, R) The position terms (b) and (d) of the newest distances, for all lanes in one product."""
     rows = relative.rows.transpose(0, 1)[:, -keys:]
-    by_distance = torch.bmm((query + relative.position_bias).transpose(0, 1), rows.transpose(1, 2))
+    asking = (query + relative.position_bias)[..., : rows.size(-1)]
+    by_distance = torch.bmm(asking.transpose(0, 1), rows.transpose(1, 2))
     if relative.row_bias is not None:
         by_distance = by_distance + relative.row_bias.T[:, None, -keys:]
     return by_distance

@@ -1,12 +1,15 @@
-"""Positional encodings: six of them in one file; `config.ENCODINGS` says what each is.
+"""Positional encodings: eight of them in one file; `config.ENCODINGS` says what each is.
 
-Relative encodings (`xl`, `shaw`) give attention the distance of each key; absolute ones (`sinusoidal`, `learned`,
-`per-layer`) add a vector to the inputs of the layers; `none` does neither.
+Relative encodings (`xl`, `shaw`, `alibi`) give attention the distance of each key; `rotary` turns queries and keys by
+their positions; absolute ones (`sinusoidal`, `learned`, `per-layer`) add a vector to the inputs of the layers; `none`
+does nothing.
 
 Letters: B lanes, T tokens, S keys, H heads, D head width, C width, K rows of a learned table, N layers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +45,45 @@ class RelativeKeys:
     all others, which softmax does not notice, so that only the nearer rows need to be kept.
     """
 
-    rows: Tensor  # (R, H, D): W_kR R, of terms (b) and (d)
+    rows: Tensor  # (R, H, D): W_kR R, of terms (b) and (d); (R, H, 0) where there is a bias alone
     content_bias: Tensor  # (H, D): u, of term (c)
     position_bias: Tensor  # (H, D): v, of term (d)
-    row_bias: Tensor | None = None  # (R, H): a learned scalar for each distance (Shaw)
+    row_bias: Tensor | None = None  # (R, H): a scalar for each distance (Shaw, ALiBi)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Rotary positions: pairs of a vector's numbers are turned by angles that grow with the position.
+
+    The product of a turned query and a turned key depends on their distance alone, so any numbering of the positions
+    will do that counts on from key to key.
+    """
+
+    cosines: Tensor  # (…, D / 2)
+    sines: Tensor
+
+    def turned(self, vectors: Tensor) -> Tensor:
+        """(…, H, D) Turn vectors whose positions are those of this rotation. An odd last number stays."""
+        half = self.cosines.size(-1)
+        first, second, rest = vectors.split((half, half, vectors.size(-1) - 2 * half), dim=-1)
+        cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
+
+    def part(self, begin: int, end: int) -> "Rotation":
+        return Rotation(self.cosines[begin:end], self.sines[begin:end])
+
+
+def rotation(places: Tensor, width: int, dtype: torch.dtype) -> Rotation:
+    """The rotation of vectors of this width at places of any shape. Angles are computed in float64: they grow large."""
+    frequencies = 10000 ** -(
+        torch.arange(width // 2, dtype=torch.float64, device=places.device) / (width // 2)
+    )
+    angles = places.double()[..., None] * frequencies
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+Relative = RelativeKeys | Rotation
+"""How one layer's attention knows distances."""
 
 
 class Positions(nn.Module):
@@ -59,12 +97,12 @@ class Positions(nn.Module):
         """The inputs of a layer, with the vectors of their positions added."""
         return hidden
 
-    def distances(self, keys: int, clamp: int | None) -> Tensor | None:  # noqa: ARG002
-        """What the relative keys of all layers are made of, computed once for S keys."""
+    def distances(self, keys: int, clamp: int | None, like: Tensor) -> Any:  # noqa: ARG002
+        """What the relative keys of all layers are made of, computed once for S keys, with the type of `like`."""
         return None
 
-    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys | None:  # noqa: ARG002
-        """The layer's relative keys; None if the encoding is not relative."""
+    def relative_keys(self, layer: int, distances: Any) -> Relative | None:  # noqa: ARG002
+        """How a layer's attention knows distances; None if it does not."""
         return None
 
 
@@ -82,7 +120,7 @@ class XLPositions(Positions):
         )
         self.dropout = Dropout(config.dropout)
 
-    def distances(self, keys: int, clamp: int | None) -> Tensor:
+    def distances(self, keys: int, clamp: int | None, like: Tensor) -> Tensor:  # noqa: ARG002
         """(R, C) The sinusoids of distances R-1 … 0, minus the clamp's where the clamp is reached."""
         farthest = keys - 1 if clamp is None else min(keys - 1, clamp)
         back = torch.arange(farthest, -1, -1, device=self.content_bias.device)
@@ -95,7 +133,7 @@ class XLPositions(Positions):
         dropped: Tensor = self.dropout(sinusoids(back, self.width, self.content_bias.dtype))
         return dropped
 
-    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys:
+    def relative_keys(self, layer: int, distances: Any) -> RelativeKeys:
         rows = self.projections[layer](distances).unflatten(-1, (self.heads, -1))
         pair = layer % len(self.content_bias)  # a shared pair is the only one
         return RelativeKeys(rows, self.content_bias[pair], self.position_bias[pair])
@@ -116,17 +154,63 @@ class ShawPositions(Positions):
         )  # row d is distance d
         self.table_bias = nn.Parameter(torch.empty(config.layers, config.max_distance, config.heads))
 
-    def distances(self, keys: int, clamp: int | None) -> Tensor:
+    def distances(self, keys: int, clamp: int | None, like: Tensor) -> Tensor:  # noqa: ARG002
         """(R + 1,) The distances R … 0; the farthest row will be subtracted from the others."""
         rows = self.table.size(1)
         farthest = min(rows, clamp or rows, keys) - 1
         return torch.arange(farthest, -1, -1, device=self.table.device)
 
-    def relative_keys(self, layer: int, distances: Tensor | None) -> RelativeKeys:
+    def relative_keys(self, layer: int, distances: Any) -> RelativeKeys:
         pair = layer % len(self.content_bias)
         rows, bias = self.table[layer][distances], self.table_bias[layer][distances]
         u = self.content_bias[pair]
         return RelativeKeys(rows[1:] - rows[:1], u, torch.zeros_like(u), bias[1:] - bias[:1])
+
+
+class ALiBiPositions(Positions):
+    """`alibi`: every head subtracts its own slope times the distance from the scores (Press). Nothing is learned."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.head_width
+
+    def distances(self, keys: int, clamp: int | None, like: Tensor) -> RelativeKeys:
+        """The same for all layers: distances R-1 … 0, minus the clamp's where the clamp is reached."""
+        farthest = keys - 1 if clamp is None else min(keys - 1, clamp)
+        back = torch.arange(farthest, -1, -1, device=like.device, dtype=like.dtype)
+        slopes = torch.tensor(alibi_slopes(self.heads), device=like.device, dtype=like.dtype)
+        bias = -back[:, None] * slopes * self.head_width**0.5  # all scores will be divided by this root
+        bias = bias[1:] - bias[:1] if farthest == clamp else bias
+        nothing = torch.zeros(self.heads, self.head_width, device=like.device, dtype=like.dtype)
+        return RelativeKeys(bias.new_zeros(len(bias), self.heads, 0), nothing, nothing, bias)
+
+    def relative_keys(self, layer: int, distances: Any) -> RelativeKeys:  # noqa: ARG002
+        relative: RelativeKeys = distances
+        return relative
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The published slopes: 2^(-8 i / H); where H is no power of two, those of the next lower one and some between."""
+    lower = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (number + 1) / lower) for number in range(lower)]
+    between = [2 ** (-8 * (number + 1) / (2 * lower)) for number in range(0, 2 * lower, 2)]
+    return slopes + between[: heads - lower]
+
+
+class RotaryPositions(Positions):
+    """`rotary`: queries and keys are turned by their positions (Su). Nothing is learned."""
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.head_width = config.head_width
+
+    def distances(self, keys: int, clamp: int | None, like: Tensor) -> Rotation:  # noqa: ARG002
+        """The rotation of S keys, numbered from the oldest."""
+        return rotation(torch.arange(keys, device=like.device)[:, None], self.head_width, like.dtype)
+
+    def relative_keys(self, layer: int, distances: Any) -> Rotation:  # noqa: ARG002
+        turning: Rotation = distances
+        return turning
 
 
 class SinusoidalPositions(Positions):
@@ -159,19 +243,22 @@ class PerLayerPositions(Positions):
 
 
 def build_positions(config: XLConfig) -> Positions:
-    match config.encoding:
-        case "xl":
-            return XLPositions(config, config.layers, 1 if config.biases == "shared" else config.layers)
-        case "shaw":
-            return ShawPositions(config)
-        case "sinusoidal":
-            return SinusoidalPositions()
-        case "learned":
-            return LearnedPositions(config)
-        case "per-layer":
-            return PerLayerPositions(config)
-        case "none":
-            return Positions()
+    if config.encoding == "xl":
+        return XLPositions(config, config.layers, 1 if config.biases == "shared" else config.layers)
+    built: Positions = CLASSES[config.encoding](config)
+    return built
+
+
+CLASSES: dict[str, Callable[[XLConfig], Positions]] = {
+    "shaw": ShawPositions,
+    "sinusoidal": lambda _: SinusoidalPositions(),
+    "learned": LearnedPositions,
+    "per-layer": PerLayerPositions,
+    "rotary": RotaryPositions,
+    "alibi": ALiBiPositions,
+    "none": lambda _: Positions(),
+}
+"""By the names of `config.ENCODINGS`; `xl` has two shapes of biases."""
 
 
 def check_places(places: Tensor, config: XLConfig) -> None:

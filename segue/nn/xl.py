@@ -18,7 +18,7 @@ from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.mask import causal_mask
 from segue.nn.memory import Memory, StateMemory
-from segue.nn.positions import RelativeKeys, build_positions, check_places
+from segue.nn.positions import Relative, build_positions, check_places
 from segue.nn.vocab import Vocabulary
 
 
@@ -99,9 +99,9 @@ class TransformerXL(LanguageModel):
             return None
         return reading.overlap(self.config.layers)
 
-    def relative_keys(self, keys: int, clamp: int | None) -> tuple[RelativeKeys | None, ...]:
-        """Each layer's relative keys for the distances between S keys; None if the encoding is not relative."""
-        distances = self.positions.distances(keys, clamp)
+    def relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
+        """How each layer's attention knows the distances between S keys; None if it does not."""
+        distances = self.positions.distances(keys, clamp, self.vocabulary.tables[0])
         return tuple(self.positions.relative_keys(layer, distances) for layer in range(len(self.blocks)))
 
     def token_positions(self, memory: Memory, layout: SegmentLayout) -> Tensor:

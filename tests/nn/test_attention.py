@@ -40,7 +40,9 @@ def test_the_four_terms_of_the_paper() -> None:
         positions.projections[layer],
     )
     for limit in (None, clamp):
-        found = attention_scores(query, key, positions.relative_keys(layer, positions.distances(keys, limit)))
+        found = attention_scores(
+            query, key, positions.relative_keys(layer, positions.distances(keys, limit, query))
+        )
         wanted = torch.zeros(1, 2, queries, keys, dtype=torch.float64)
         for head, i, j in itertools.product(range(2), range(queries), range(keys)):
             distance = torch.tensor(min(max(0, keys - queries + i - j), limit or keys))
@@ -56,7 +58,9 @@ def test_shaws_table_reuses_its_farthest_row() -> None:
     positions, layer, queries, keys = model.positions, 0, 3, 8
     query, key = (torch.randn(n, 1, 2, 4, dtype=torch.float64) for n in (queries, keys))
     for clamp, rows in ((None, 3), (2, 2), (9, 3)):
-        found = attention_scores(query, key, positions.relative_keys(layer, positions.distances(keys, clamp)))
+        found = attention_scores(
+            query, key, positions.relative_keys(layer, positions.distances(keys, clamp, query))
+        )
         wanted = torch.zeros_like(found)
         for i, j in itertools.product(range(queries), range(keys)):
             row = min(max(0, keys - queries + i - j), rows - 1)
