@@ -99,7 +99,8 @@ def _layer_products(config: XLConfig, train: TrainConfig) -> int:
     )
     projections = (2 * rows + 2 * train.lanes * keys) * config.width * inner
     distances = keys * config.width * inner if config.encoding == "xl" else 0
-    scores = (3 if config.position_encoding.relative else 2) * rows * keys * inner
+    attended = keys if train.span is None else min(keys, train.span)
+    scores = (3 if config.position_encoding.relative else 2) * rows * attended * inner
     feed_forward = 2 * rows * config.width * config.feedforward
     return projections + distances + scores + feed_forward
 
@@ -115,7 +116,8 @@ def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int
     body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
     with blank():
         model = build_language_model(body)
-    memory = model.start(lanes=train.lanes, reach=Reach(memory=train.memory, initial="zeros"))
+    reach = Reach(memory=train.memory, clamp=train.clamp, span=train.span, initial="zeros")
+    memory = model.start(lanes=train.lanes, reach=reach)
     tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
     return kept_for_backward(lambda: model(tokens, memory), model.parameters())
 

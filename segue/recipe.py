@@ -101,6 +101,8 @@ class TrainConfig(Schedule):
     lanes: PositiveInt  # B
     segment: PositiveInt  # T
     memory: NonNegativeInt  # M
+    clamp: PositiveInt | None = None  # as in Reach
+    span: PositiveInt | None = None  # as in Reach: windowed attention
     accumulate: PositiveInt = 1  # micro-batches of lanes in one step, each with its own memory
     loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
     documents: bool = True  # memory ends where a document does
@@ -118,7 +120,9 @@ class TrainConfig(Schedule):
 
     @property
     def reach(self) -> Reach:
-        return Reach(memory=self.memory, initial=self.initial, positions=self.positions)
+        return Reach(
+            memory=self.memory, clamp=self.clamp, span=self.span, initial=self.initial, positions=self.positions
+        )
 
 
 class PairTrainConfig(Schedule):

@@ -235,3 +235,15 @@ def test_settings_are_changed_by_name() -> None:
     for wrong, match in (("steps", "name=value"), ("train.steps.more=1", "is a value")):
         with pytest.raises(SegueError, match=match):
             with_changes(values, [wrong])
+
+
+def test_a_model_trains_with_the_window_that_it_will_read_with(corpus: Path, tmp_path: Path) -> None:
+    """A window that holds all keys changes no bit; a narrow one, and a clamp, change the loss."""
+    ways = {"whole": {}, "wide": {"span": 16}, "narrow": {"span": 2}, "clamped": {"clamp": 1}}
+    losses = {}
+    for name, reach in ways.items():
+        run = segue.train(small_recipe(steps=4, memory=9, segment=7, **reach), corpus, tmp_path / name)
+        losses[name] = [event["nats"] for event in read_log(run) if event["kind"] == "step"]
+    assert losses["wide"] == losses["whole"]
+    assert losses["narrow"][1:] != losses["whole"][1:]
+    assert losses["clamped"][1:] != losses["whole"][1:]
