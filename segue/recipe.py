@@ -55,7 +55,8 @@ class Schedule(Settings):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     weight_decay: NonNegativeFloat = 0.0  # with adamw and muon
-    clip: PositiveFloat = 0.25  # the gradient's norm is clipped to this
+    epsilon: PositiveFloat = 1e-8  # of Adam
+    clip: NonNegativeFloat = 0.25  # the gradient's norm is clipped to this; 0: no clipping
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
     seed: NonNegativeInt = 0
     validate_every: NonNegativeInt = 0
@@ -121,7 +122,11 @@ class TrainConfig(Schedule):
     @property
     def reach(self) -> Reach:
         return Reach(
-            memory=self.memory, clamp=self.clamp, span=self.span, initial=self.initial, positions=self.positions
+            memory=self.memory,
+            clamp=self.clamp,
+            span=self.span,
+            initial=self.initial,
+            positions=self.positions,
         )
 
 

@@ -36,6 +36,10 @@ def recl(
     memory: Annotated[
         int | None, typer.Option(help="Memory length of models with a memory; by default each bundle's.")
     ] = None,
+    clamp: Annotated[
+        int | None,
+        typer.Option(help="Largest distance of models with relative positions; 0 removes a clamp."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed for the choice of positions.")] = 0,
     device: Device = "cpu",
@@ -56,7 +60,7 @@ def recl(
     group = {
         name: Member(
             bundle.model.to(device),
-            bundle.reading.changed(memory=memory if bundle.reading.reach.memory else None),
+            bundle.reading.changed(memory=memory if bundle.reading.reach.memory else None, clamp=clamp),
         )
         for name, bundle in bundles.items()
     }

@@ -33,6 +33,9 @@ def translate(
         float | None,
         typer.Option(help="Length penalty: larger values favour longer translations; 0 is none."),
     ] = None,
+    longest: Annotated[
+        int | None, typer.Option(help="Tokens of a source and of a translation at most.")
+    ] = None,
     best: Annotated[
         int, typer.Option(help="Translations per sentence (n-best); printed with scores if more than one.")
     ] = 1,
@@ -53,7 +56,7 @@ def translate(
 
     translator = load_translator(run)
     translator.model.to(device)
-    changes = {"beam_width": beam_width, "penalty": penalty}
+    changes = {"beam_width": beam_width, "penalty": penalty, "longest": longest}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = type(translator.translating)(**{**translator.translating.model_dump(), **given})
     done, truncated, first = 0, 0, ""

@@ -1,5 +1,6 @@
 """A small training loop without a run on disk, for generated tasks and for models that segue itself does not have."""
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ def optimize(
     for step in range(schedule.steps):
         nats = loss(step)
         nats.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), schedule.clip or math.inf)
         if not (nats.isfinite() and norm.isfinite()):
             return False
         set_learning_rate(optimizers, learning_rate_at(step, schedule))

@@ -213,10 +213,10 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
 
     try:
         match config.tokenizer:
-            case "bytes" if config.newlines:
+            case "bytes" if config.newlines and not source.own_bytes:
                 return ByteTokenizer()
             case "bytes":
-                return ByteTokenizer(_frequent_bytes(source))
+                return ByteTokenizer(_frequent_bytes(source, newlines=config.newlines))
             case "characters":
                 return train_characters(training(), config.minimum)
             case "words":
@@ -237,8 +237,8 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
         ) from None
 
 
-def _frequent_bytes(source: Source) -> bytes:
-    """All bytes of the splits except the newline, most frequent first: the order of ids in the reference code."""
+def _frequent_bytes(source: Source, *, newlines: bool) -> bytes:
+    """All bytes of the splits, the most frequent first: the order of ids in the reference code."""
     counts: Any = np.zeros(256, dtype=np.int64)
     first = np.full(256, np.iinfo(np.int64).max)
     at = 0
@@ -249,5 +249,5 @@ def _frequent_bytes(source: Source) -> bytes:
             distinct, where = np.unique(values, return_index=True)
             first[distinct] = np.minimum(first[distinct], at + where)
             at += len(values)
-    known = [byte for byte in range(256) if counts[byte] and byte != ord("\n")]
+    known = [byte for byte in range(256) if counts[byte] and (newlines or byte != ord("\n"))]
     return bytes(sorted(known, key=lambda byte: (-counts[byte], first[byte])))

@@ -38,6 +38,7 @@ class Published:
     packed: str  # MD5 of the archive at the address
     plain: str | None = None  # MD5 of the only file in the archive
     splits: tuple[int, int] | None = None  # byte offsets in that file at which valid and test begin
+    own_bytes: bool = False  # its published vocabulary is the bytes that occur
     tokens: tuple[int, int, int] | None = None  # words plus one <eos> per line, in each of three files
 
 
@@ -53,6 +54,7 @@ PUBLISHED = {
         packed="",
         plain="3bea1919949baf155f99411df5fada7e",
         splits=(90 * MILLION, 95 * MILLION),
+        own_bytes=True,  # 26 letters and the blank
     ),
     "wikitext-2": Published(
         url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip",
@@ -89,7 +91,7 @@ def _one_file(name: str, known: Published, path: Path) -> Source:
         "valid": _range_pieces(path, first, second - first),
         "test": _range_pieces(path, second, sys.maxsize),
     }
-    return Source(name, parts)
+    return Source(name, parts, own_bytes=known.own_bytes)
 
 
 def _range_pieces(path: Path, begin: int, size: int) -> Pieces:

@@ -64,6 +64,7 @@ class Source:
     name: str
     parts: Mapping[str, Pieces]
     sizes: Mapping[str, int] | None = None  # bytes of each split; None: known only after reading
+    own_bytes: bool = False  # as bytes, it has an id for each byte that occurs, not for all 256
 
     def size(self, part: str) -> int:
         if self.sizes is not None:

@@ -46,15 +46,17 @@ def _scheduled(step: int, steps: int, train: Schedule) -> float:
 def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    betas, decay = (train.beta1, train.beta2), train.weight_decay
+    adam: dict[str, Any] = {
+        "lr": train.learning_rate,
+        "betas": (train.beta1, train.beta2),
+        "eps": train.epsilon,
+        "fused": True,
+    }
+    decay = train.weight_decay
     if train.optimizer == "adam":
-        return [torch.optim.Adam(named.values(), lr=train.learning_rate, betas=betas, fused=True)]
+        return [torch.optim.Adam(named.values(), **adam)]
     if train.optimizer == "adamw":
-        return [
-            torch.optim.AdamW(
-                named.values(), lr=train.learning_rate, betas=betas, weight_decay=decay, fused=True
-            )
-        ]
+        return [torch.optim.AdamW(named.values(), weight_decay=decay, **adam)]
     matrices = {
         name
         for name, weight in named.items()
@@ -63,11 +65,7 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
     return [
         Muon([named[name] for name in sorted(matrices)], train.learning_rate, weight_decay=decay),
         torch.optim.AdamW(
-            [weight for name, weight in named.items() if name not in matrices],
-            lr=train.learning_rate,
-            betas=betas,
-            weight_decay=decay,
-            fused=True,
+            [weight for name, weight in named.items() if name not in matrices], weight_decay=decay, **adam
         ),
     ]
 

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from segue.errors import SourceError
+from segue.progress import silent
 from segue.text import sources
+from segue.text.corpus import open_corpus
+from segue.text.prepare import PrepareConfig, prepare
 from segue.text.published import PUBLISHED, Published, published
 from segue.text.sources import Source
 
@@ -163,3 +166,20 @@ def test_the_published_sets_can_be_known() -> None:
         known = PUBLISHED[name]
         assert len(known.plain or known.packed) == 32
         assert (known.plain is None) == (known.splits is None) != (known.tokens is None)
+
+
+def test_a_set_of_few_symbols_has_an_id_for_each_byte_that_occurs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """text8: 26 letters and the blank, without a further option, as its preset wants."""
+    assert PUBLISHED["text8"].own_bytes
+    text = b"the cat sat on the mat " * 30
+    few = Published("https://example.org/few.zip", "", plain=md5(text), splits=(400, 500), own_bytes=True)
+    monkeypatch.setitem(PUBLISHED, "few", few)
+    (tmp_path / "few").write_bytes(text)
+    source, _ = verified("few", tmp_path / "few")
+    header = prepare(source, tmp_path / "data", PrepareConfig(), silent)
+    assert header.vocab == len(set(text))
+    corpus = open_corpus(tmp_path / "data")
+    assert corpus.tokenizer.decode(corpus.stream("train").ids) == text[:400]
+    assert corpus.header.lossless

@@ -247,3 +247,15 @@ def test_a_model_trains_with_the_window_that_it_will_read_with(corpus: Path, tmp
     assert losses["wide"] == losses["whole"]
     assert losses["narrow"][1:] != losses["whole"][1:]
     assert losses["clamped"][1:] != losses["whole"][1:]
+
+
+def test_adams_epsilon_is_a_setting_and_a_clip_of_nothing_clips_nothing(corpus: Path, tmp_path: Path) -> None:
+    model = build(shape())
+    (adam,) = build_optimizers(model, small_recipe(optimizer="adam", epsilon=1e-9).train)
+    assert adam.param_groups[0]["eps"] == 1e-9
+    losses = {}
+    for clip in (0, 1e9, 1e-3):
+        run = segue.train(small_recipe(steps=4, clip=clip, epsilon=1.0), corpus, tmp_path / str(clip))
+        losses[clip] = [event["nats"] for event in read_log(run) if event["kind"] == "step"]
+    assert losses[0] == losses[1e9]
+    assert losses[0] != losses[1e-3]
