@@ -221,13 +221,40 @@ class RecurrentConfig(VocabularyConfig):
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
+class KernelConfig(LayersConfig):
+    """A language model with kernel attention: linear attention, or Performer."""
+
+    kind: Literal["kernel"] = "kernel"
+    layers: PositiveInt = 12
+    features: Literal["elu", "performer"] = "elu"  # φ: elu + 1, or random features of the exponential
+    random_features: NonNegativeInt = 0  # of `performer`
+    encoding: Literal["sinusoidal", "none"] = "sinusoidal"
+    init: PositiveFloat = 0.02  # the spread of fresh weights
+
+    @property
+    def feature_count(self) -> int:
+        return self.random_features or self.head_width
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> Self:
+        if (self.features == "performer") != (self.random_features > 0):
+            needs = "random_features of 1 or more" if self.features == "performer" else "no random_features"
+            raise ValueError(f"features {self.features!r} need {needs}; found {self.random_features}")
+        if self.attention_dropout:
+            raise ValueError("kernel attention has no weights to drop; use dropout, not attention_dropout")
+        return self
+
+
 def _kind(model: Any) -> str:
     """The name of a model's kind; a Transformer-XL's where none is given."""
     return str(model.get("kind", "xl") if isinstance(model, dict) else getattr(model, "kind", "xl"))
 
 
 LanguageConfig = Annotated[
-    Annotated[XLConfig, Tag("xl")] | Annotated[RecurrentConfig, Tag("recurrent")], Discriminator(_kind)
+    Annotated[XLConfig, Tag("xl")]
+    | Annotated[RecurrentConfig, Tag("recurrent")]
+    | Annotated[KernelConfig, Tag("kernel")],
+    Discriminator(_kind),
 ]
 """The config of a language model."""
 
@@ -379,6 +406,7 @@ class ModelKind(NamedTuple):
 KINDS = {
     "xl": ModelKind(XLConfig, "language", "stream", BundleConfig),
     "recurrent": ModelKind(RecurrentConfig, "language", "stream", BundleConfig),
+    "kernel": ModelKind(KernelConfig, "language", "stream", BundleConfig),
     "seq2seq": ModelKind(Seq2SeqConfig, "translation", "pairs", TranslatorConfig),
     "recurrent-seq2seq": ModelKind(RecurrentSeq2SeqConfig, "translation", "pairs", TranslatorConfig),
     "encoder": ModelKind(EncoderConfig, "encoding", "texts", None),

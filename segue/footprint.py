@@ -10,11 +10,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from segue.config import (
+    KernelConfig,
     Reach,
     Reading,
     RecurrentConfig,
@@ -23,9 +24,8 @@ from segue.config import (
     XLConfig,
 )
 from segue.nn.deferred import blank
-from segue.nn.models import build_language_model
-from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
-from segue.nn.seq2seq import Seq2Seq
+from segue.nn.kernel import CHUNK
+from segue.nn.models import CLASSES, build_language_model
 from segue.nn.vocab import LOGITS_AT_ONCE, MIN_ROWS
 from segue.recipe import Recipe, TrainConfig
 
@@ -38,15 +38,11 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 @cache
-def parameters(config: XLConfig | RecurrentConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig) -> int:
+def parameters(
+    config: XLConfig | RecurrentConfig | KernelConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig,
+) -> int:
     with blank():
-        match config:
-            case XLConfig() | RecurrentConfig():
-                model: nn.Module = build_language_model(config)
-            case Seq2SeqConfig():
-                model = Seq2Seq(config)
-            case RecurrentSeq2SeqConfig():
-                model = RecurrentSeq2Seq(config)
+        model = CLASSES[config.kind](config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -57,13 +53,13 @@ def training_bytes(recipe: Recipe) -> int:
     return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + logits_bytes(model, train)
 
 
-def logits_bytes(model: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
+def logits_bytes(model: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
     """Log-probabilities that are kept at once, and their gradient, which is as large."""
     held = max(LOGITS_AT_ONCE, MIN_ROWS * model.edges[1])
     return 2 * FLOAT * min(held, train.lanes * train.segment * model.edges[1])
 
 
-def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:
+def reading_bytes(model: XLConfig | RecurrentConfig | KernelConfig, reading: Reading) -> int:
     """Weights, and one lane's memory: of a Transformer-XL as keys and values."""
     held = _held(model, reading.reach.memory)
     if isinstance(model, XLConfig):
@@ -71,7 +67,7 @@ def reading_bytes(model: XLConfig | RecurrentConfig, reading: Reading) -> int:
     return (parameters(model) + held) * FLOAT
 
 
-def _held(config: XLConfig | RecurrentConfig, memory: int) -> int:
+def _held(config: XLConfig | RecurrentConfig | KernelConfig, memory: int) -> int:
     """Numbers in one lane's full memory."""
     with blank():
         model = build_language_model(config)
@@ -79,15 +75,26 @@ def _held(config: XLConfig | RecurrentConfig, memory: int) -> int:
     return sum(row.numel() for row in full.rows)
 
 
-def training_flops(config: XLConfig | RecurrentConfig, train: TrainConfig) -> float:
+def training_flops(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> float:
     """Of the products in one step, forward and backward, with full memory projected anew."""
     rows = train.lanes * train.segment
     softmax = rows * config.embedding * config.edges[1]
     if isinstance(config, RecurrentConfig):
         layer = rows * 2 * GATES[config.cell] * config.width**2
+    elif isinstance(config, KernelConfig):
+        layer = _kernel_products(config, train)
     else:
         layer = _layer_products(config, train)
     return 3.0 * 2 * (config.layers * layer + softmax)
+
+
+def _kernel_products(config: KernelConfig, train: TrainConfig) -> int:
+    """Multiplications of one layer in the forward pass: pairs within chunks, and the state."""
+    inner, rows = config.heads * config.head_width, train.lanes * train.segment
+    features = config.heads * config.feature_count
+    chunks = rows * min(CHUNK, train.segment) * (features + inner)
+    states = 2 * rows * features * config.head_width
+    return rows * (4 * config.width * inner + 2 * config.width * config.feedforward) + chunks + states
 
 
 def _layer_products(config: XLConfig, train: TrainConfig) -> int:
@@ -105,13 +112,13 @@ def _layer_products(config: XLConfig, train: TrainConfig) -> int:
     return projections + distances + scores + feed_forward
 
 
-def kept_bytes(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
+def kept_bytes(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
     """What autograd keeps of one segment, with full memory, up to the last hidden state."""
     one, two = (_kept_by_body(config.model_copy(update={"layers": layers}), train) for layers in (1, 2))
     return one + (config.layers - 1) * (two - one)  # every further layer keeps the same
 
 
-def _kept_by_body(config: XLConfig | RecurrentConfig, train: TrainConfig) -> int:
+def _kept_by_body(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
     # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
     body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
     with blank():

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from segue.config import (
+    KernelConfig,
     Reach,
     Reading,
     RecurrentConfig,
@@ -142,6 +143,18 @@ PRESETS: dict[str, Preset] = {
         data="stdlib, bytes",
         published="",
         note="An LSTM to compare with stdlib-demo: as many parameters, the same text; for 2 CPU cores.",
+    ),
+    "stdlib-linear": Preset(
+        recipe=Recipe(
+            model=KernelConfig(vocab=256, width=192, layers=4, heads=6),
+            train=_on_two_cores(
+                steps=800, lanes=32, segment=64, memory=1, optimizer="muon", learning_rate=4e-3
+            ),
+            reading=Reading(segment=64, reach=Reach(memory=1)),
+        ),
+        data="stdlib, bytes",
+        published="",
+        note="Linear attention to compare with stdlib-demo: a memory of constant size; for 2 CPU cores.",
     ),
     "enwik8-cpu": Preset(
         recipe=Recipe(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from segue.config import Reading, Settings
 from segue.infer.evaluate import Score, evaluate, scored, segments, targets_of
@@ -36,17 +36,22 @@ class Cache(Settings):
     flatness: PositiveFloat = 0.3  # θ
 
 
+def trained_weights(model: LanguageModel) -> list[tuple[str, nn.Parameter]]:
+    """All weights but those that are never trained."""
+    return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+
+
 def mean_squares(
     model: LanguageModel, stream: Stream, reading: Reading, tokens: int, report: Report = silent
 ) -> dict[str, Tensor]:
     """The mean square of each weight's gradient over the segments of training text."""
     total = targets_of(stream, tokens)
-    squares = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    squares = {name: torch.zeros_like(weight) for name, weight in trained_weights(model)}
     memory: Memory = model.start(reach=reading.reach)
     count = 0
     for segment in segments(stream, reading, total):
         memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)[1]
-        for name, weight in model.named_parameters():
+        for name, weight in trained_weights(model):
             assert weight.grad is not None
             squares[name].addcmul_(weight.grad, weight.grad)
         count += 1
@@ -70,7 +75,7 @@ def evaluate_dynamic(
     """
     if dynamic.learning_rate == 0:
         return evaluate(model, stream, reading, limit=limit, report=report)
-    trained = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    trained = {name: weight.detach().clone() for name, weight in trained_weights(model)}
     sizes = {name: square.sqrt() for name, square in squares.items()}
     mean = float(sum(size.sum() for size in sizes.values()) / sum(size.numel() for size in sizes.values()))
     pulls = {name: (dynamic.decay * size / mean).clamp(max=1) for name, size in sizes.items()}
@@ -82,14 +87,14 @@ def evaluate_dynamic(
             surprise, memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)
             nats, done = nats + surprise, done + segment.targets.numel()
             with torch.no_grad():
-                for name, weight in model.named_parameters():
+                for name, weight in trained_weights(model):
                     assert weight.grad is not None
                     step = dynamic.learning_rate * weight.grad / (sizes[name] + dynamic.epsilon)
                     weight.add_(pulls[name] * (trained[name] - weight) - step)
             report("evaluating", done, total)
     finally:
         with torch.no_grad():
-            for name, weight in model.named_parameters():
+            for name, weight in trained_weights(model):
                 weight.copy_(trained[name])
                 weight.grad = None
     return scored(stream, nats, total)

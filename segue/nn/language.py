@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segue.config import Reach, Reading, RecurrentConfig, XLConfig
+from segue.config import KernelConfig, Reach, Reading, RecurrentConfig, XLConfig
 from segue.errors import InputError
 from segue.nn.engine import Engine, no_int8
 from segue.nn.memory import Memory
@@ -20,7 +20,7 @@ from segue.nn.vocab import Vocabulary
 class LanguageModel(nn.Module):
     """A causal model between the two ends of a vocabulary."""
 
-    config: XLConfig | RecurrentConfig
+    config: XLConfig | RecurrentConfig | KernelConfig
     vocabulary: Vocabulary
 
     @property

@@ -159,15 +159,30 @@ class StateMemory(RowMemory):
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
 
-class CellMemory(RowMemory):
-    """The newest state of each recurrent layer, (B, 1, K, C): K = 1, or 2 with the cell of an LSTM.
-
-    One state is all there is, whatever the reach; lanes that hold none have zeros, or there is no row at all.
-    """
+class OneRowMemory(RowMemory):
+    """One state per layer is all there is, whatever the reach; lanes without one have zeros, or there is no row."""
 
     def counted(self, layout: SegmentLayout) -> tuple[Tensor, Tensor]:
         lengths, seen = super().counted(layout)
         return lengths.clamp(max=1), seen
+
+
+class KernelMemory(OneRowMemory):
+    """The sums of kernel attention, (B, 1, H, F, D + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column."""
+
+    def state(self, layer: int) -> Tensor:
+        """(B, H, F, D + 1)"""
+        return padded_to(self.rows[layer], 1).squeeze(1)
+
+    def advanced(self, states: Sequence[Tensor], layout: SegmentLayout) -> Self:
+        """The memory after one more segment, which left these states behind."""
+        lengths, seen = self.counted(layout)
+        rows = tuple(state.detach()[:, None][:, : int(lengths.max())] for state in states)
+        return replace(self, rows=rows, lengths=lengths, seen=seen)
+
+
+class CellMemory(OneRowMemory):
+    """The newest state of each recurrent layer, (B, 1, K, C): K = 1, or 2 with the cell of an LSTM."""
 
     @property
     def states(self) -> tuple[Tensor, ...]:
@@ -257,3 +272,4 @@ def register_memory(kind: type[Memory]) -> None:
 
 register_memory(StateMemory)
 register_memory(CellMemory)
+register_memory(KernelMemory)

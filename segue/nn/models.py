@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from segue.config import RecurrentConfig, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
+from segue.config import KernelConfig, RecurrentConfig, RecurrentSeq2SeqConfig, Seq2SeqConfig, XLConfig
 from segue.nn.encoder import Encoder
+from segue.nn.kernel import KernelModel
 from segue.nn.language import LanguageModel
 from segue.nn.recurrent import RecurrentModel
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
@@ -16,6 +17,7 @@ from segue.nn.xl import TransformerXL
 CLASSES: dict[str, Callable[[Any], nn.Module]] = {
     "xl": TransformerXL,
     "recurrent": RecurrentModel,
+    "kernel": KernelModel,
     "seq2seq": Seq2Seq,
     "recurrent-seq2seq": RecurrentSeq2Seq,
     "encoder": Encoder,
@@ -23,7 +25,7 @@ CLASSES: dict[str, Callable[[Any], nn.Module]] = {
 """By `model.kind`; `config.KINDS` has the rest of what belongs to a kind."""
 
 
-def build_language_model(config: XLConfig | RecurrentConfig) -> LanguageModel:
+def build_language_model(config: XLConfig | RecurrentConfig | KernelConfig) -> LanguageModel:
     model = CLASSES[config.kind](config)
     assert isinstance(model, LanguageModel)
     return model

@@ -20,11 +20,16 @@ from segue.infer.evaluate import evaluate, evaluate_sliding
 from segue.recipe import Recipe, recipe_toml
 from segue.text.corpus import open_corpus
 
+KERNELS = {"elu": {}, "performer": {"random_features": 16}}
+
 
 def recipe(cell: str = "lstm", **train: object) -> Recipe:
     """Dropout is on, so that the random state must be restored too."""
+    model: dict[str, object] = {"kind": "recurrent", "cell": cell}
+    if cell in KERNELS:
+        model = {"kind": "kernel", "features": cell, "heads": 2, **KERNELS[cell]}
     return Recipe(
-        model={"kind": "recurrent", "cell": cell, "vocab": 256, "width": 12, "layers": 2, "dropout": 0.1},
+        model={**model, "vocab": 256, "width": 12, "layers": 2, "dropout": 0.1},
         train={
             "lanes": 4,
             "segment": 7,
@@ -49,6 +54,8 @@ def final_weights(run: Path) -> bytes:
         ("gru", {"accumulate": 2}),
         ("lstm", {"optimizer": "muon", "segment": 60}),
         ("lstm", {"documents": False}),
+        ("elu", {"accumulate": 2}),
+        ("performer", {"optimizer": "muon", "segment": 70}),
     ],
 )
 def test_a_resumed_run_ends_with_the_same_bits(
@@ -65,11 +72,11 @@ def test_a_resumed_run_ends_with_the_same_bits(
     assert first.read_bytes() != last.read_bytes()
 
 
-@pytest.fixture(scope="module")
-def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["lstm", "elu"])
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Through the command line, with validation."""
     folder = tmp_path_factory.mktemp("recurrent")
-    chosen = recipe(steps=120, lanes=8, segment=32, validate_every=60, validate_tokens=500)
+    chosen = recipe(request.param, steps=120, lanes=8, segment=32, validate_every=60, validate_tokens=500)
     (folder / "recipe.toml").write_text(recipe_toml(chosen))
     words = [folder / "recipe.toml", "--data", corpus, "-o", folder / "run", "--threads", 1]
     assert "120 steps" in command("train", *words)
@@ -133,7 +140,7 @@ def test_the_commands(trained: Path, tmp_path: Path) -> None:
     assert told("generate", trained, "--prompt", "a ship", "--tokens", 9, "--samples", 2).count("a ship") == 2
     (tmp_path / "text").write_text("the sea went out\nand came home\n")
     assert len(told("score", trained, tmp_path / "text").splitlines()) == 2
-    assert "lstm" in told("info", trained)
+    assert any(word in told("info", trained) for word in ("lstm", "kernel"))
     assert "a recurrent model has none" in told("eval", trained, "--span", 8, code=1)
     out = ["-o", tmp_path / "out", "--layout", "huggingface"]
     assert "this is a recurrent model" in told("export", trained, *out, code=1)
@@ -152,5 +159,7 @@ def test_a_saved_bundle_is_the_same_model(trained: Path, tmp_path: Path) -> None
 def test_an_unknown_kind_is_told_what_there_is() -> None:
     values = recipe().model_dump(mode="json")
     values["model"]["kind"] = "rnn"
-    with pytest.raises(SegueError, match="model.kind should be one of 'xl', 'recurrent'; found 'rnn'"):
+    with pytest.raises(
+        SegueError, match="model.kind should be one of 'xl', 'recurrent', 'kernel'; found 'rnn'"
+    ):
         Recipe(**values)
