@@ -29,10 +29,10 @@ from segue.config import (
     Translating,
     TranslatorConfig,
     VocabularyConfig,
-    kind_of,
 )
 from segue.errors import BundleError, SegueError
 from segue.files import atomic_folder, present
+from segue.kinds import kind_of
 from segue.nn.deferred import blank
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.language import LanguageModel

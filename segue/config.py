@@ -245,7 +245,7 @@ class KernelConfig(LayersConfig):
         return self
 
 
-def _kind(model: Any) -> str:
+def kind_name(model: Any) -> str:
     """The name of a model's kind; a Transformer-XL's where none is given."""
     return str(model.get("kind", "xl") if isinstance(model, dict) else getattr(model, "kind", "xl"))
 
@@ -254,7 +254,7 @@ LanguageConfig = Annotated[
     Annotated[XLConfig, Tag("xl")]
     | Annotated[RecurrentConfig, Tag("recurrent")]
     | Annotated[KernelConfig, Tag("kernel")],
-    Discriminator(_kind),
+    Discriminator(kind_name),
 ]
 """The config of a language model."""
 
@@ -392,28 +392,3 @@ class TranslatorConfig(Settings):
     model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")
     translating: Translating
     lower: bool = False
-
-
-class ModelKind(NamedTuple):
-    """What belongs to a kind of model; its class is in `nn/models.py`."""
-
-    config: type[VocabularyConfig]
-    task: Literal["language", "translation", "encoding"]
-    data: Literal["stream", "pairs", "texts"]  # what it is trained on
-    bundle: type[BundleConfig] | type[TranslatorConfig] | None  # the content of its config.json
-
-
-KINDS = {
-    "xl": ModelKind(XLConfig, "language", "stream", BundleConfig),
-    "recurrent": ModelKind(RecurrentConfig, "language", "stream", BundleConfig),
-    "kernel": ModelKind(KernelConfig, "language", "stream", BundleConfig),
-    "seq2seq": ModelKind(Seq2SeqConfig, "translation", "pairs", TranslatorConfig),
-    "recurrent-seq2seq": ModelKind(RecurrentSeq2SeqConfig, "translation", "pairs", TranslatorConfig),
-    "encoder": ModelKind(EncoderConfig, "encoding", "texts", None),
-}
-"""All models, by `model.kind`."""
-
-
-def kind_of(values: dict[str, Any]) -> ModelKind:
-    """The kind of model that a recipe or a config.json describes; unknown ones are refused when it is built."""
-    return KINDS.get(_kind(values.get("model")), KINDS["xl"])

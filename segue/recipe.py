@@ -21,9 +21,9 @@ from segue.config import (
     Settings,
     Translating,
     XLConfig,
-    kind_of,
 )
 from segue.errors import ConfigError
+from segue.kinds import kind_of
 from segue.renamed import renamed
 
 LONGEST, LONGEST_LINE = 2**16, 1000

@@ -20,6 +20,7 @@ STAIRS = (
     ("errors", "progress", "renamed"),
     ("files",),
     ("config",),
+    ("kinds",),
     ("recipe",),
     ("presets", "text", "nn", "launch"),
     ("footprint",),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from segue.config import KINDS, Settings, kind_of
+from segue.config import Settings
+from segue.kinds import KINDS, kind_of
 from segue.nn.models import CLASSES
 
 

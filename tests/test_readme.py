@@ -39,7 +39,7 @@ def test_sessions_run_as_written(
     """On a run that is trained for a moment."""
     corpus = make_corpus(tmp_path)
     monkeypatch.chdir(tmp_path)
-    segue.train(small_recipe(), corpus, "runs/demo")
+    segue.train(small_recipe(), corpus, "runs/mine")
     for block in (python_blocks(README)[1], *python_blocks(TUTORIAL)):
         exec(block, {})  # noqa: S102
     assert len(capsys.readouterr().out) > 100

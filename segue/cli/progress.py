@@ -13,12 +13,13 @@ class Progress:
 
     def __init__(self, unit: str) -> None:
         self._unit, self._begin, self._last, self._drawn = unit, time.monotonic(), time.monotonic(), False
-        self.terminal, self._task = sys.stderr.isatty(), ""
+        self.terminal, self._task, self._done = sys.stderr.isatty(), "", 0
 
     def update(self, task: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if task != self._task:
+        if task != self._task or done < self._done:  # the next task, or the same once more
             self._task, self._begin = task, now
+        self._done = done
         if now - self._last < (0.2 if self.terminal else 5) or now - self._begin < 1:
             return
         self._last = now

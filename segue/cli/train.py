@@ -134,7 +134,7 @@ def _recipe(
     A vocabulary size that the recipe leaves open is taken from the data; the model's shape from the bundle.
     """
     from segue.checkpoint import load, load_translator
-    from segue.config import kind_of
+    from segue.kinds import kind_of
     from segue.presets import preset
     from segue.recipe import read_recipe, recipe_of, with_changes
     from segue.text.corpus import open_corpus

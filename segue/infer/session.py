@@ -167,7 +167,8 @@ class _Held:
     """Holds text back while it may be the beginning of a stop string."""
 
     def __init__(self, stop: Sequence[str]) -> None:
-        self._stop, self.rest, self.stopped = [text for text in stop if text], "", False
+        texts = [stop] if isinstance(stop, str) else stop
+        self._stop, self.rest, self.stopped = [text for text in texts if text], "", False
 
     def add(self, text: str) -> Iterator[str]:
         self.rest += text

@@ -9,7 +9,7 @@ Letters: B lanes, T tokens in the segment, C width, V vocabulary.
 """
 
 from copy import deepcopy
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Engine(Generic[Model]):
     """Any model in evaluation mode; a model in training is read through a twin that shares its weights."""
 
     def __init__(self, model: Model) -> None:
-        self.model = _twin(model) if model.training else model
+        self.model = twin(model) if model.training else model
 
     @property
     def config(self) -> Any:
@@ -82,12 +82,15 @@ class Engine(Generic[Model]):
                 "the model is in training mode again; call model.frozen() once more, or model.eval()"
             )
 
-    def frozen(self) -> Self:
+    def frozen(self, *, int8: bool = False) -> "Engine[Model]":
         """Itself: whoever wants an engine may be given a model or an engine."""
+        if int8:
+            rounded: Engine[Model] = self.model.frozen(int8=True)  # type: ignore[operator]
+            return rounded
         return self
 
 
-def _twin(model: Model) -> Model:
+def twin(model: Model) -> Model:
     """A copy in evaluation mode with the very same weights."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return deepcopy(model, shared).eval()

@@ -14,7 +14,8 @@ from segue.config import Reach
 from segue.errors import InputError
 from segue.nn.attention import casting
 from segue.nn.block import Block
-from segue.nn.engine import Engine
+from segue.nn.changes import Watch
+from segue.nn.engine import Engine, twin
 from segue.nn.frozen_layer import FrozenLayer, LanePart
 from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from segue.nn.xl import TransformerXL
 
 
+MOST_TABLES = 32
+"""Tables of relative keys that are kept, one for each power of two of keys and each clamp."""
+
+
 class FrozenXL(Engine["TransformerXL"]):
     """Reads with keys and values in place of hidden states, and one token at a time in the fewest operations.
 
@@ -34,14 +39,15 @@ class FrozenXL(Engine["TransformerXL"]):
     """
 
     def __init__(self, model: "TransformerXL", *, int8: bool = False) -> None:
-        super().__init__(model)
+        super().__init__(
+            twin(model)
+        )  # whatever is replaced in the model, or set to training, stays as it is here
         if int8:
             check_int8(model)
         blocks = [block for block in self.model.blocks if isinstance(block, Block)]
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
         self._relative: dict[tuple[int, int | None], tuple[Relative | None, ...]] = {}
-        self._weights = tuple(model.parameters())
-        self._version = self._versions()
+        self._watch = Watch(model.parameters())
 
     @torch.no_grad()
     def start(self, *, lanes: int = 1, reach: Reach) -> KVMemory:
@@ -53,12 +59,19 @@ class FrozenXL(Engine["TransformerXL"]):
         """A training memory as keys and values."""
         if isinstance(memory, KVMemory):
             return memory
-        assert isinstance(memory, StateMemory)
+        if not isinstance(memory, StateMemory):
+            raise InputError(f"project wants a StateMemory of this model; found {type(memory).__name__}")
+        shapes, kind = [(self.config.width,)] * self.config.layers, self.model.vocabulary.tables[0].dtype
+        if memory.row_shapes != shapes or memory.dtype != kind or memory.device != self.device:
+            raise InputError("project wants a memory of this model, in its precision and on its device")
         self._check_still()
         places = memory.seen[:, None] - memory.size + torch.arange(memory.size, device=HOST)
         turning = self._turning(places.T)
         states = zip(self._layers, memory.rows, strict=True)
-        rows = [layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2) for layer, rows in states]
+        rows = [
+            layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2).to(kind)
+            for layer, rows in states
+        ]
         return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach)
 
     @torch.no_grad()
@@ -152,19 +165,22 @@ class FrozenXL(Engine["TransformerXL"]):
         As many as the next power of two: so few tables are kept, and what is read depends on no other reader.
         """
         rows = 1 << (keys - 1).bit_length()
-        if (rows, clamp) not in self._relative:
-            tables = self.model.relative_keys(rows, clamp)
-            self._relative[rows, clamp] = tuple(
-                _by_head(table) if isinstance(table, RelativeKeys) else table for table in tables
-            )
-        return self._relative[rows, clamp]
-
-    def _versions(self) -> int:
-        return sum(0 if weight.is_inference() else weight._version for weight in self._weights)
+        key = (
+            rows,
+            clamp if clamp is not None and clamp < rows else None,
+        )  # a clamp that is never reached is none
+        tables = self._relative.get(key)
+        if tables is None:
+            with torch.autocast(self.device.type, enabled=False):  # the tables serve readers of any precision
+                fresh = self.model.relative_keys(*key)
+            tables = tuple(_by_head(table) if isinstance(table, RelativeKeys) else table for table in fresh)
+            if len(self._relative) >= MOST_TABLES:
+                self._relative = {}  # replaced, not emptied: another thread may be reading it
+            self._relative[key] = tables
+        return tables
 
     def _check_still(self) -> None:
-        super()._check_still()
-        if self._versions() != self._version:
+        if self._watch.changed:
             raise InputError(
                 "the model's weights have changed since it was frozen; call model.frozen() again"
             )

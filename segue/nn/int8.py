@@ -40,7 +40,7 @@ class Int8Linear:
         self._zero, self._step = zero, 1 / (2 * STEPS - zero)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        rows = inputs.flatten(0, -2)
+        rows = inputs.flatten(0, -2).float()  # autocast may have made them shorter
         largest = rows.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-30)  # a row of zeros stays one
         product = getattr(torch.ops.quantized, PRODUCT)
         outputs: Tensor = product(rows / largest, self._step, self._zero, self._packed).mul_(largest)

@@ -6,7 +6,7 @@ Letters: N layers, B lanes, M rows in memory, T tokens in the segment, H heads, 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -185,14 +185,19 @@ class KVMemory(Memory):
         )
 
     def renewed(self, lanes: Tensor, fresh: Self) -> Self:
-        if fresh.size:
+        check_joinable([self, fresh])
+        if fresh.size or fresh.lanes != self.lanes:
             return super().renewed(lanes, fresh)
-        nothing = torch.zeros_like(self.lengths)  # the rows stay where they are, masked
-        return replace(
+        return replace(  # the rows stay where they are, masked
             self,
-            lengths=torch.where(lanes, nothing, self.lengths),
-            seen=torch.where(lanes, nothing, self.seen),
+            lengths=torch.where(lanes, fresh.lengths, self.lengths),
+            seen=torch.where(lanes, fresh.seen, self.seen),
         )
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles hold the lanes' own rows: no free slots, and no lanes of others in the same buffer."""
+        rows = tuple(layer.clone(memory_format=torch.contiguous_format) for layer in self.rows)
+        return _rebuilt, (rows, self.lengths, self.seen, self.reach)
 
     def resized(self, reach: Reach) -> Self:
         parts = tuple(replace(part, size=min(part.size, reach.memory)) for part in self.parts)
@@ -230,6 +235,10 @@ def _trimmed(parts: Sequence[KVPart], lengths: Tensor) -> list[KVPart]:
     return [
         replace(part, size=min(part.size, int(held.max()))) for part, held in zip(parts, by_part, strict=True)
     ]
+
+
+def _rebuilt(rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> KVMemory:
+    return KVMemory.from_rows(rows, lengths, seen, reach)
 
 
 def empty_memory(like: Tensor, layers: int, row: tuple[int, int], lanes: int, reach: Reach) -> KVMemory:

@@ -89,5 +89,5 @@ class LanguageModel(nn.Module):
 
 
 def check_lanes(lanes: int) -> None:
-    if lanes < 1:
+    if not isinstance(lanes, int) or isinstance(lanes, bool) or lanes < 1:
         raise InputError(f"lanes should be 1 or more; found {lanes}")

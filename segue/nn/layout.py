@@ -52,6 +52,8 @@ class SegmentLayout:
 
 def checked_layout(tokens: Tensor, starts: Tensor | None, lengths: Tensor | None) -> SegmentLayout:
     """Refuse what cannot be read, before any work is done. (Token ids are checked where data enters.)"""
+    if not isinstance(tokens, Tensor):
+        raise InputError(f"tokens should be a tensor of shape (lanes, length); found {type(tokens).__name__}")
     if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
         raise InputError(
             f"tokens should be int64 or int32 of shape (lanes, length); "
@@ -76,7 +78,9 @@ def checked_layout(tokens: Tensor, starts: Tensor | None, lengths: Tensor | None
 
 
 def _checked_lengths(lengths: Tensor, lanes: int, size: int) -> Tensor:
-    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.shape != (lanes,):
+    lengths = torch.as_tensor(lengths)
+    kind = lengths.dtype
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool or lengths.shape != (lanes,):
         raise InputError(
             f"lengths should be {lanes} integers, one for each lane; "
             f"found {lengths.dtype} of shape {tuple(lengths.shape)}"

@@ -92,7 +92,13 @@ class Memory:
         """The memory that `tensors()` took apart."""
         layers = sum(name.startswith("rows.") for name in tensors)
         rows = tuple(tensors[f"rows.{layer}"] for layer in range(layers))
-        return cls.from_rows(rows, tensors["lengths"].to(HOST), tensors["seen"].to(HOST), reach)
+        memory = cls.from_rows(rows, tensors["lengths"].to(HOST), tensors["seen"].to(HOST), reach)
+        low, high = int(memory.lengths.min()), int(memory.lengths.max())
+        if low < 0 or high > min(memory.size, reach.memory):
+            raise InputError(
+                f"a memory of {memory.size} rows cannot hold {low if low < 0 else high} of a lane"
+            )
+        return memory
 
     @classmethod
     def from_rows(cls, rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> Self:
@@ -222,8 +228,15 @@ def padded_to(rows: Tensor, size: int) -> Tensor:
 
 def checked_lanes(index: Tensor | Sequence[int], lanes: int) -> Tensor:
     """The index of `select` as a tensor on the CPU, or an error that says what is wrong with it."""
-    chosen = torch.as_tensor(index, device=HOST)
-    integer = chosen.dtype in (torch.int64, torch.int32) or not chosen.numel()
+    try:
+        chosen = torch.as_tensor(index, device=HOST)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"select wants numbers of lanes between 0 and {lanes - 1}; found {index!r}"
+        ) from None
+    integer = not (chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool)
+    chosen = chosen.long() if integer or not chosen.numel() else chosen
+    integer = integer or not chosen.numel()
     if (
         not integer
         or chosen.dim() != 1

@@ -22,7 +22,7 @@ CLASSES: dict[str, Callable[[Any], nn.Module]] = {
     "recurrent-seq2seq": RecurrentSeq2Seq,
     "encoder": Encoder,
 }
-"""By `model.kind`; `config.KINDS` has the rest of what belongs to a kind."""
+"""By `model.kind`; `kinds.KINDS` has the rest of what belongs to a kind."""
 
 
 def build_language_model(config: XLConfig | RecurrentConfig | KernelConfig) -> LanguageModel:

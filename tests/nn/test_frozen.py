@@ -1,5 +1,8 @@
 """The engine of a Transformer-XL: the numbers of the model in training, in fewer operations, without copies."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,13 +10,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from runs import small_recipe
 from segue.config import Reach, RecurrentConfig, XLConfig
 from segue.errors import InputError
-from segue.nn import frozen_layer
+from segue.nn import frozen, frozen_layer
 from segue.nn.kv_memory import KVMemory
 from segue.nn.memory import Memory
 from segue.nn.recurrent import RecurrentModel
+from segue.training.optim import build_optimizers
 from support import ENGINES, build, engine_of, shape, shapes, some_tokens
+
+REACH = Reach(memory=4)
+FBGEMM = "fbgemm" in torch.backends.quantized.supported_engines
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +149,110 @@ def test_weights_that_changed_are_noticed() -> None:
             read()
     again = model.frozen()
     assert_close(again(tokens, memory)[0], model(tokens, model.start(reach=Reach(memory=4)))[0])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_step_of_any_optimizer_is_noticed(optimizer: str, training: bool) -> None:
+    """Fused steps raise no version of the weights."""
+    model, tokens = build(shape()).train(training), some_tokens(1, 3)
+    engine, bystander = model.frozen(), build(shape(), seed=1).frozen()
+    memory = engine.start(reach=Reach(memory=4))
+    hidden, _ = model(tokens, model.start(reach=Reach(memory=4)))
+    model.nats(hidden, tokens).mean().backward()
+    for one in build_optimizers(model, small_recipe(optimizer=optimizer).train):
+        one.step()
+    for twin in (engine, copy.deepcopy(engine)):
+        with pytest.raises(InputError, match="changed since it was frozen"):
+            twin(tokens, memory)
+    bystander(tokens, bystander.start(reach=Reach(memory=4)))
+
+
+def test_what_is_replaced_in_the_model_leaves_the_engine_as_it_was() -> None:
+    model, other, tokens = build(shape()), build(shape(), seed=1), some_tokens(1, 3)
+    engine = model.frozen()
+    memory = engine.start(reach=Reach(memory=4))
+    wanted, _ = engine(tokens, memory)
+    model.load_state_dict(other.state_dict(), assign=True)
+    model.positions.train()
+    assert_close(engine(tokens, memory)[0], wanted, rtol=0, atol=0)
+    with torch.no_grad():
+        engine.model.blocks[0].attention.out.weight.data = torch.zeros(8, 8, dtype=torch.float64)
+    with pytest.raises(InputError, match="changed since it was frozen"):
+        engine(tokens, memory)
+
+
+def test_engines_can_be_copied_and_sent() -> None:
+    engine, tokens = build(shape()).frozen(), some_tokens(1, 3)
+    memory = engine.start(reach=Reach(memory=4))
+    wanted, _ = engine(tokens, memory)
+    for twin in (copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))):  # noqa: S301
+        assert_close(twin(tokens, memory)[0], wanted, rtol=0, atol=0)
+
+
+def test_a_copy_of_one_lane_holds_that_lane_alone() -> None:
+    engine = build(shape()).frozen()
+    _, batch = engine(some_tokens(64, 9), engine.start(lanes=64, reach=Reach(memory=40)))
+    sent = pickle.dumps(batch.select([6]))
+    assert len(sent) < len(pickle.dumps(batch)) / 20
+    (part,) = pickle.loads(sent).parts  # noqa: S301
+    assert part.buffer.storage.shape[2::2] == (1, part.size)  # one lane, and no slots behind it
+
+
+def test_a_lane_that_begins_anew_takes_what_the_fresh_one_has_read() -> None:
+    model = build(shape("sinusoidal"))
+    read = {}
+    for name in ENGINES:
+        reader = engine_of(name, model)
+        _, old = reader(some_tokens(2, 3), reader.start(lanes=2, reach=Reach(memory=0)))
+        _, fresh = reader(some_tokens(2, 5), reader.start(lanes=2, reach=Reach(memory=0)))
+        renewed = old.renewed(torch.tensor([True, False]), fresh)
+        assert renewed.seen.tolist() == [5, 3]
+        read[name], _ = reader(some_tokens(2, 4), renewed)
+        with pytest.raises(InputError):
+            old.renewed(torch.tensor([True, False]), reader.start(lanes=2, reach=Reach(memory=1)))
+    assert_close(read["frozen"], read["training"])
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_reading_with_autocast_leaves_nothing_behind(int8: bool) -> None:
+    model, tokens = build(shape()).float(), some_tokens(1, 3)
+    engine, alone = (model.frozen(int8=int8 and FBGEMM) for _ in range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        begin = engine.start(reach=Reach(memory=8))
+        engine(tokens[:, :1], engine(tokens, begin)[1])
+    assert begin.dtype == torch.float32
+    wanted, after = alone(tokens, alone.start(reach=Reach(memory=8)))
+    assert_close(engine(tokens, engine.start(reach=Reach(memory=8)))[0], wanted)
+    engine(tokens[:, :1], after)
+
+
+def test_tables_of_relative_keys_do_not_pile_up() -> None:
+    engine = build(shape()).frozen()
+    for clamp in range(1, 100):
+        engine(some_tokens(1, 9), engine.start(reach=Reach(memory=8, clamp=clamp)))
+    assert len(engine._relative) <= frozen.MOST_TABLES
+
+
+def test_what_cannot_be_projected_or_read_is_refused() -> None:
+    engine, tokens = build(shape()).frozen(), some_tokens(1, 3)
+    memory = engine.start(reach=REACH)
+    for wrong in (
+        None,
+        build(shape()).float().start(reach=REACH),
+        build(shape(layers=1)).start(reach=REACH),
+    ):
+        with pytest.raises(InputError, match="project wants"):
+            engine.project(wrong)
+    for call in (
+        lambda: engine(tokens.tolist(), memory),
+        lambda: engine.start(lanes=2.5, reach=REACH),
+        lambda: memory.select("a"),
+        lambda: memory.select(None),
+    ):
+        with pytest.raises(InputError):
+            call()
+    assert memory.select(torch.tensor([0], dtype=torch.int16)).lanes == 1
 
 
 def test_a_memory_of_the_other_kind_is_refused() -> None:
