@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle, Translator, load, load_translator
-    from segue.config import EncoderConfig, Reach, Reading, RecurrentConfig, Seq2SeqConfig, XLConfig
+    from segue.config import (
+        EncoderConfig,
+        KernelConfig,
+        Reach,
+        Reading,
+        RecurrentConfig,
+        Seq2SeqConfig,
+        XLConfig,
+    )
     from segue.errors import SegueError
     from segue.infer.session import Session
     from segue.nn.encoder import Encoder
+    from segue.nn.kernel import KernelModel
     from segue.nn.kv_memory import KVMemory
-    from segue.nn.memory import CellMemory, StateMemory
+    from segue.nn.memory import CellMemory, KernelMemory, StateMemory
     from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
     from segue.nn.xl import TransformerXL
@@ -31,6 +40,9 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "KVMemory",
+    "KernelConfig",
+    "KernelMemory",
+    "KernelModel",
     "PairTrainConfig",
     "Reach",
     "Reading",
@@ -60,6 +72,9 @@ _HOMES = {
     "Encoder": "segue.nn.encoder",
     "EncoderConfig": "segue.config",
     "KVMemory": "segue.nn.kv_memory",
+    "KernelConfig": "segue.config",
+    "KernelMemory": "segue.nn.memory",
+    "KernelModel": "segue.nn.kernel",
     "PairTrainConfig": "segue.recipe",
     "Reach": "segue.config",
     "Reading": "segue.config",

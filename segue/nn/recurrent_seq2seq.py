@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from segue.config import RecurrentSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.dropout import Dropout
-from segue.nn.engine import Engine, no_int8
+from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.layout import HOST, checked_layout
 from segue.nn.recurrent import STATES, build_cells, run
 from segue.nn.vocab import Vocabulary, source_vocabulary
@@ -52,7 +52,7 @@ class RecurrentMemory:
         )
 
 
-class RecurrentSeq2Seq(nn.Module):
+class RecurrentSeq2Seq(EncoderDecoder):
     """Without attention, the decoder starts from the encoder's last state and also gets it as input at every step."""
 
     def __init__(self, config: RecurrentSeq2SeqConfig) -> None:
@@ -116,17 +116,3 @@ class RecurrentSeq2Seq(nn.Module):
         scores = scores.masked_fill((memory.padded & ~whole)[:, None], float("-inf"))
         gathered: Tensor = scores.softmax(dim=-1) @ memory.source
         return gathered
-
-    def frozen(self, *, int8: bool = False) -> "Engine[RecurrentSeq2Seq]":
-        """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
-        return Engine(self)
-
-    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) The surprise of each target, in nats, unreduced."""
-        return self.vocabulary.nats(hidden, targets)
-
-    def logprobs(self, hidden: Tensor) -> Tensor:
-        """(B, T, V) The log-probabilities of every token."""
-        return self.vocabulary.logprobs(hidden)

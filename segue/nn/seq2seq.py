@@ -18,7 +18,7 @@ from segue.errors import InputError
 from segue.nn.attention import Attention
 from segue.nn.block import Block, Source
 from segue.nn.dropout import Dropout
-from segue.nn.engine import Engine, no_int8
+from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.kv_memory import KVMemory, empty_memory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.mask import AttentionMask, causal_mask
@@ -60,7 +60,7 @@ def _selected(source: Source, index: Tensor) -> Source:
     return Source(keys_values, replace(source.mask, padding=padding))
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(EncoderDecoder):
     """The encoder-decoder of "Attention Is All You Need"."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
@@ -137,20 +137,6 @@ class Seq2Seq(nn.Module):
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
         return hidden, replace(memory, past=past.extended(layout))
-
-    def frozen(self, *, int8: bool = False) -> "Engine[Seq2Seq]":
-        """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
-        return Engine(self)
-
-    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) The surprise of each target, in nats, unreduced."""
-        return self.vocabulary.nats(hidden, targets)
-
-    def logprobs(self, hidden: Tensor) -> Tensor:
-        """(B, T, V) The log-probabilities of every token."""
-        return self.vocabulary.logprobs(hidden)
 
     def _placed(self, hidden: Tensor, places: Tensor) -> Tensor:
         return hidden + interleaved_sinusoids(places, self.config.width, hidden.dtype)

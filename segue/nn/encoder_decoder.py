@@ -1,0 +1,32 @@
+"""What all encoder-decoder models have in common, Transformer or recurrent.
+
+Letters: B sentences, T tokens of the target, V vocabulary.
+"""
+
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from segue.nn.engine import Engine, no_int8
+from segue.nn.vocab import Vocabulary
+
+
+class EncoderDecoder(nn.Module):
+    """A decoder that reads on in a target: `start(source)` gives its memory, the call reads."""
+
+    config: Any
+    vocabulary: Vocabulary
+
+    def frozen(self, *, int8: bool = False) -> Engine[Self]:
+        """The engine that reads with these weights. While it is in use they must not change."""
+        if int8:
+            raise no_int8(self)
+        return Engine(self)
+
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The cross-entropy of each target, -log p, in nats, unreduced."""
+        return self.vocabulary.nats(hidden, targets)
+
+    def logprobs(self, hidden: Tensor) -> Tensor:
+        """(B, T, V) The log-probabilities of every token."""
+        return self.vocabulary.logprobs(hidden)
