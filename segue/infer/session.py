@@ -40,7 +40,12 @@ class Session:
 
     def read(self, ids: Sequence[int] | np.ndarray[Any, Any] | Tensor) -> list[float]:
         """The same for one or more token ids."""
-        self.reader, nats = self.reader.read(torch.as_tensor(ids, dtype=torch.int64)[None])
+        tokens = torch.as_tensor(ids)
+        if tokens.dim() != 1 or tokens.is_floating_point():
+            raise InputError(
+                f"read wants a row of token ids; found {tokens.dtype} of shape {tuple(tokens.shape)}"
+            )
+        self.reader, nats = self.reader.read(tokens.long()[None])
         if len(ids) > DECODER_CONTEXT:
             self.decode = self.tokenizer.stream()
         for number in ids[-DECODER_CONTEXT:]:
@@ -158,7 +163,7 @@ def _generator(reader: Reader, seed: int | None) -> torch.Generator:
     if seed is None:
         generator.seed()
         return generator
-    if not -(2**63) <= seed < 2**64:
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
         raise InputError(f"a seed should lie between -2^63 and 2^64 - 1; found {seed}")
     return generator.manual_seed(seed)
 

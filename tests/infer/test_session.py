@@ -311,3 +311,15 @@ def test_what_stands_out_is_found_whatever_its_length() -> None:
     found = most_surprising(stretches([*usual, *odd, *usual], "line", 0), 1)
     assert [(stretch.number, stretch.text) for stretch in found] == [(51, b"xy\n")]
     assert found[0].bits_per_byte == pytest.approx(12 / math.log(2) / 3)
+
+
+def test_ids_that_are_none_and_a_stop_string_alone() -> None:
+    session = bundle().session()
+    for wrong in (torch.tensor([1.5]), 5, [[1, 2]]):
+        with pytest.raises(InputError, match="a row of token ids"):
+            session.read(wrong)  # type: ignore[arg-type]
+    session.feed("abc")
+    with pytest.raises(InputError, match="a seed should lie"):
+        session.generate(1, seed=1.5)  # type: ignore[arg-type]
+    spoken = saying(b"xabyabc")
+    assert spoken.generate(20, stop="abc") == "xaby"  # one string, not three letters
