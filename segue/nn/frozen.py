@@ -108,7 +108,7 @@ class FrozenXL(Engine["TransformerXL"]):
         mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, tokens.device)
         relative = self._relative_of(memory, layout)
         for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
-            hidden = model.positions.entering(number, hidden, places)
+            hidden = model.positions.layer_input(number, hidden, places)
             hidden = layer.read(hidden, slots.rows, relative[number], mask)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
@@ -124,7 +124,7 @@ class FrozenXL(Engine["TransformerXL"]):
         relative = self._relative_of(memory, layout)
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
-            hidden = model.positions.entering(number, hidden, places)
+            hidden = model.positions.layer_input(number, hidden, places)
             hidden = layer.step(hidden, relative[number], parts[number])
         return hidden[:, None], memory.extended(layout)
 

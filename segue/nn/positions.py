@@ -93,7 +93,7 @@ class Positions(nn.Module):
         """The embeddings (…, C), with the vectors of their positions `places` (…) added."""
         return hidden
 
-    def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
+    def layer_input(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:  # noqa: ARG002
         """The inputs of a layer, with the vectors of their positions added."""
         return hidden
 
@@ -238,7 +238,7 @@ class PerLayerPositions(Positions):
         super().__init__()
         self.table = nn.Parameter(torch.empty(config.layers, config.max_positions, config.width))
 
-    def entering(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:
+    def layer_input(self, layer: int, hidden: Tensor, places: Tensor) -> Tensor:
         return hidden + self.table[layer][places]
 
 

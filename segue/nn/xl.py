@@ -85,7 +85,7 @@ class TransformerXL(LanguageModel):
         relative = self.relative_keys(memory.size + layout.size, memory.reach.clamp)
         inputs = []
         for layer, block in enumerate(self.blocks):
-            hidden = self.positions.entering(layer, hidden, places)
+            hidden = self.positions.layer_input(layer, hidden, places)
             inputs.append(hidden.transpose(0, 1))
             hidden = block(hidden, memory.rows[layer].detach().transpose(0, 1), relative[layer], mask)
         hidden = self.dropout(hidden).transpose(0, 1)

@@ -17,12 +17,12 @@ def test_norms_are_those_of_the_jacobian(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.manual_seed(0)
     model = RecurrentModel(RecurrentConfig(vocab=6, width=4, cell="gru", layers=1, tied=False)).double()
     norms = gradients.norms(model, lanes=1, length=6, seed=0)
-    entering = model.vocabulary.embed(torch.arange(6)[None]).detach()
+    layer_input = model.vocabulary.embed(torch.arange(6)[None]).detach()
 
     def last(states: torch.Tensor) -> torch.Tensor:
         return model.cells(states)[0][0, -1]
 
-    whole = torch.autograd.functional.jacobian(last, entering)[:, 0]  # (C, T, C)
+    whole = torch.autograd.functional.jacobian(last, layer_input)[:, 0]  # (C, T, C)
     by_distance = whole.square().sum(dim=(0, 2)).sqrt().flip(0) / math.sqrt(4)
     assert norms == pytest.approx(by_distance.tolist(), rel=0.1)
 

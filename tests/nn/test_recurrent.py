@@ -50,11 +50,11 @@ def test_it_is_torchs_own_cell_between_the_ends_of_a_vocabulary(cell: str) -> No
     states: list[object] = [None, None]
     hidden = []
     for token in tokens.T:
-        entering = model.vocabulary.tables[0][token] * 6**0.5
+        layer_input = model.vocabulary.tables[0][token] * 6**0.5
         for layer, one in enumerate(cells):
-            states[layer] = one(entering, states[layer])
-            entering = states[layer][0] if cell == "lstm" else states[layer]
-        hidden.append(entering)
+            states[layer] = one(layer_input, states[layer])
+            layer_input = states[layer][0] if cell == "lstm" else states[layer]
+        hidden.append(layer_input)
     found, memory = model(tokens, model.start(lanes=3, reach=CARRIED))
     assert_close(found, torch.stack(hidden, dim=1))
     for row, state in zip(memory.rows, states, strict=True):
