@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow chaos lab bench growth scale quality quality-ours quality-peers translation clean
+.PHONY: help demo dates test lint format test-slow test-interop chaos lab bench growth sparse scale quality quality-ours quality-peers translation models clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "segue needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || { echo "making .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing (the first time takes a minute or two)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz,mt]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,viz,mt,onnx]"
 	@touch $(READY)
 
 demo: $(READY)  ## prepare, train, evaluate, generate and draw, on Python's own library (about 7 minutes)
@@ -44,20 +44,36 @@ test-slow: $(READY)  ## the long suites
 chaos: $(READY)  ## kill, fill, flip and forge on purpose; nothing may be lost (about 10 minutes; HOURS=2 for more)
 	$(BIN)/python chaos/run.py $(if $(HOURS),--hours $(HOURS)) $(MORE)
 
+.venv-interop/ready:
+	@echo "making .venv-interop, with the libraries whose formats segue reads and writes (a minute or two)"
+	@$(PYTHON) -m venv .venv-interop
+	@.venv-interop/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" ctranslate2==4.8.4 sentencepiece==0.2.2 transformers==5.22.2
+	@touch $@
+
+test-interop: .venv-interop/ready  ## imports and exports beside the libraries themselves (2 minutes)
+	.venv-interop/bin/pytest -m interop tests/interop
+
 PEERS := .venv-peers/bin
 .venv-peers/ready:
 	@echo "making .venv-peers, with the libraries that segue is measured against (a minute or two)"
 	@$(PYTHON) -m venv .venv-peers
-	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 pydantic
+	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 linformer==0.2.3 pydantic onnx onnxruntime
 	@$(PEERS)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; QUICK=--quick: 3)
 	$(PEERS)/python bench/speed.py --segue $(BIN)/segue $(QUICK)
 	$(PEERS)/python bench/sliding.py $(QUICK)
+	$(BIN)/python bench/convolutions.py $(QUICK)
+	$(PEERS)/python bench/attention_peers.py $(QUICK)
+	$(PEERS)/python bench/embedding.py $(QUICK)
 
-growth: $(READY)  ## how cost grows with stream, memory, segment, lanes and width (half a minute)
+growth: $(READY)  ## how cost grows with stream, memory, segment, lanes, width and text (some minutes)
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/attention_growth.py
+
+sparse: $(READY)  ## time and memory of full, windowed and sparse attention from 1,024 to 8,192 tokens (some minutes)
+	$(BIN)/python bench/sparse.py $(QUICK)
 
 scale: $(READY)  ## speed and memory of 1, 2 and 4 ranks (some minutes; MORE=--large: the 277M preset too)
 	$(BIN)/python bench/scale.py $(MORE)
@@ -73,5 +89,8 @@ quality-peers: .venv-peers/ready
 translation: $(READY)  ## BLEU of translators and RNNs on your own pairs (DATA=a folder TEST="source target"; half an hour each)
 	$(BIN)/python bench/translation.py --data $(DATA) --test $(TEST) $(MORE)
 
+models: $(READY)  ## every language model side by side (DATA=a prepared corpus; hours, goes on where it was)
+	$(BIN)/python bench/models.py --data $(DATA) $(MORE)
+
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv .venv-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
+	rm -rf .venv .venv-peers .venv-interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist

@@ -53,7 +53,7 @@ class Run(NamedTuple):
     def resumed(self, warnings: list[str]) -> int:
         """All that a resumed run goes on with, as one number."""
         state = load_state(self.folder, self._blank, warnings)
-        optimizers = optimizer_tensors(state.model, state.optimizers)
+        optimizers = optimizer_tensors(state.weights, state.optimizers)
         memories = [memory.tensors() for memory in state.memories]
         tensors = [dict(state.model.state_dict()), optimizers, *memories, {"random": torch.get_rng_state()}]
         return checksum(tensors, repr(state.counters))

@@ -9,24 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segue.checkpoint import Bundle, Translator, load, load_translator
+    from segue.checkpoint import Bundle, TextEncoder, Translator, load, load_translator
     from segue.config import (
+        ConvolutionalConfig,
         EncoderConfig,
         KernelConfig,
         Reach,
         Reading,
         RecurrentConfig,
         Seq2SeqConfig,
+        UniversalConfig,
+        UniversalEncoderConfig,
+        UniversalSeq2SeqConfig,
         XLConfig,
     )
     from segue.errors import SegueError
     from segue.infer.session import Session
+    from segue.interop.encoders import load_encoder
+    from segue.nn.convolutional import ConvolutionalModel
     from segue.nn.encoder import Encoder
+    from segue.nn.filter_memory import FilterMemory
     from segue.nn.kernel import KernelModel
     from segue.nn.kv_memory import KVMemory
     from segue.nn.memory import CellMemory, KernelMemory, StateMemory
     from segue.nn.recurrent import RecurrentModel
     from segue.nn.seq2seq import Seq2Seq
+    from segue.nn.universal import UniversalTransformer
+    from segue.nn.universal_encoder import UniversalEncoder
+    from segue.nn.universal_seq2seq import UniversalSeq2Seq
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
     from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
@@ -37,8 +47,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Bundle",
     "CellMemory",
+    "ConvolutionalConfig",
+    "ConvolutionalModel",
     "Encoder",
     "EncoderConfig",
+    "FilterMemory",
     "KVMemory",
     "KernelConfig",
     "KernelMemory",
@@ -54,12 +67,20 @@ __all__ = [
     "Seq2SeqConfig",
     "Session",
     "StateMemory",
+    "TextEncoder",
     "TrainConfig",
     "TransformerXL",
     "TranslationRecipe",
     "Translator",
+    "UniversalConfig",
+    "UniversalEncoder",
+    "UniversalEncoderConfig",
+    "UniversalSeq2Seq",
+    "UniversalSeq2SeqConfig",
+    "UniversalTransformer",
     "XLConfig",
     "load",
+    "load_encoder",
     "load_translator",
     "preset",
     "resume",
@@ -69,8 +90,11 @@ __all__ = [
 _HOMES = {
     "Bundle": "segue.checkpoint",
     "CellMemory": "segue.nn.memory",
+    "ConvolutionalConfig": "segue.config",
+    "ConvolutionalModel": "segue.nn.convolutional",
     "Encoder": "segue.nn.encoder",
     "EncoderConfig": "segue.config",
+    "FilterMemory": "segue.nn.filter_memory",
     "KVMemory": "segue.nn.kv_memory",
     "KernelConfig": "segue.config",
     "KernelMemory": "segue.nn.memory",
@@ -86,12 +110,20 @@ _HOMES = {
     "Seq2SeqConfig": "segue.config",
     "Session": "segue.infer.session",
     "StateMemory": "segue.nn.memory",
+    "TextEncoder": "segue.checkpoint",
     "TrainConfig": "segue.recipe",
     "TransformerXL": "segue.nn.xl",
     "TranslationRecipe": "segue.recipe",
     "Translator": "segue.checkpoint",
+    "UniversalConfig": "segue.config",
+    "UniversalEncoder": "segue.nn.universal_encoder",
+    "UniversalEncoderConfig": "segue.config",
+    "UniversalSeq2Seq": "segue.nn.universal_seq2seq",
+    "UniversalSeq2SeqConfig": "segue.config",
+    "UniversalTransformer": "segue.nn.universal",
     "XLConfig": "segue.config",
     "load": "segue.checkpoint",
+    "load_encoder": "segue.interop.encoders",
     "load_translator": "segue.checkpoint",
     "preset": "segue.presets",
     "resume": "segue.training.run",

@@ -20,11 +20,11 @@ LOCK = "lock"
 """The file in a locked folder that says which process holds the lock."""
 
 
-def write_atomically(path: Path, text: str, wrong: type[SegueError]) -> None:
-    """Write or replace a text file atomically. An OSError is raised again as the class `wrong`."""
+def write_atomically(path: Path, content: str | bytes, wrong: type[SegueError]) -> None:
+    """Write or replace a file atomically, text as UTF-8. An OSError is raised again as the class `wrong`."""
     fresh = beside(path, "new")
     try:
-        fresh.write_text(text, encoding="utf-8")
+        fresh.write_bytes(content.encode() if isinstance(content, str) else content)
         flush(fresh)
         fresh.replace(path)
         flush(path.parent)

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from segue.config import (
-    KernelConfig,
+    ConvolutionalConfig,
+    LanguageConfig,
     Reach,
     Reading,
-    RecurrentConfig,
-    RecurrentSeq2SeqConfig,
-    Seq2SeqConfig,
+    TranslationConfig,
+    UniversalConfig,
     XLConfig,
 )
 from segue.nn.deferred import blank
-from segue.nn.kernel import CHUNK
 from segue.nn.models import CLASSES, build_language_model
 from segue.nn.vocab import LOGITS_AT_ONCE, MIN_ROWS
 from segue.recipe import Recipe, TrainConfig
@@ -33,14 +33,8 @@ FLOAT = 4
 """Bytes of a float32."""
 
 
-GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-"""Products with a matrix of C × C for each input, and as many for each state."""
-
-
 @cache
-def parameters(
-    config: XLConfig | RecurrentConfig | KernelConfig | Seq2SeqConfig | RecurrentSeq2SeqConfig,
-) -> int:
+def parameters(config: LanguageConfig | TranslationConfig) -> int:
     with blank():
         model = CLASSES[config.kind](config)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -50,24 +44,25 @@ def training_bytes(recipe: Recipe) -> int:
     """Weights, gradients and Adam's two moments; memory; and what one step keeps for its backward pass."""
     model, train = recipe.model, recipe.train
     memory = train.lanes * _held(model, train.memory) * FLOAT
-    return 4 * parameters(model) * FLOAT + memory + kept_bytes(model, train) + logits_bytes(model, train)
+    trained = parameters(model) + recipe.head_parameters
+    return 4 * trained * FLOAT + memory + kept_bytes(model, train) + logits_bytes(model, train)
 
 
-def logits_bytes(model: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
+def logits_bytes(model: LanguageConfig, train: TrainConfig) -> int:
     """Log-probabilities that are kept at once, and their gradient, which is as large."""
     held = max(LOGITS_AT_ONCE, MIN_ROWS * model.edges[1])
     return 2 * FLOAT * min(held, train.lanes * train.segment * model.edges[1])
 
 
-def reading_bytes(model: XLConfig | RecurrentConfig | KernelConfig, reading: Reading) -> int:
-    """Weights, and one lane's memory: of a Transformer-XL as keys and values."""
+def reading_bytes(model: LanguageConfig, reading: Reading) -> int:
+    """Weights, and one lane's memory: of Transformers as keys and values."""
     held = _held(model, reading.reach.memory)
-    if isinstance(model, XLConfig):
+    if isinstance(model, XLConfig | UniversalConfig):
         held = reading.reach.memory * model.layers * 2 * model.heads * model.head_width
     return (parameters(model) + held) * FLOAT
 
 
-def _held(config: XLConfig | RecurrentConfig | KernelConfig, memory: int) -> int:
+def _held(config: LanguageConfig, memory: int) -> int:
     """Numbers in one lane's full memory."""
     with blank():
         model = build_language_model(config)
@@ -75,50 +70,32 @@ def _held(config: XLConfig | RecurrentConfig | KernelConfig, memory: int) -> int
     return sum(row.numel() for row in full.rows)
 
 
-def training_flops(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> float:
+def training_flops(config: LanguageConfig, train: TrainConfig) -> float:
     """Of the products in one step, forward and backward, with full memory projected anew."""
-    rows = train.lanes * train.segment
-    softmax = rows * config.embedding * config.edges[1]
-    if isinstance(config, RecurrentConfig):
-        layer = rows * 2 * GATES[config.cell] * config.width**2
-    elif isinstance(config, KernelConfig):
-        layer = _kernel_products(config, train)
-    else:
-        layer = _layer_products(config, train)
-    return 3.0 * 2 * (config.layers * layer + softmax)
+    softmax = 2 * train.lanes * train.segment * config.embedding * config.edges[1]
+    read, _ = _body(config, train)
+    with Flops() as counted, torch.no_grad():
+        read()
+    products: int = counted.total + softmax
+    return 3.0 * products
 
 
-def _kernel_products(config: KernelConfig, train: TrainConfig) -> int:
-    """Multiplications of one layer in the forward pass: pairs within chunks, and the state."""
-    inner, rows = config.heads * config.head_width, train.lanes * train.segment
-    features = config.heads * config.feature_count
-    chunks = rows * min(CHUNK, train.segment) * (features + inner)
-    states = 2 * rows * features * config.head_width
-    return rows * (4 * config.width * inner + 2 * config.width * config.feedforward) + chunks + states
-
-
-def _layer_products(config: XLConfig, train: TrainConfig) -> int:
-    """Multiplications of one layer in the forward pass."""
-    inner, keys, rows = (
-        config.heads * config.head_width,
-        train.memory + train.segment,
-        train.lanes * train.segment,
-    )
-    projections = (2 * rows + 2 * train.lanes * keys) * config.width * inner
-    distances = keys * config.width * inner if config.encoding == "xl" else 0
-    attended = keys if train.span is None else min(keys, train.span)
-    scores = (3 if config.position_encoding.relative else 2) * rows * attended * inner
-    feed_forward = 2 * rows * config.width * config.feedforward
-    return projections + distances + scores + feed_forward
-
-
-def kept_bytes(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
+def kept_bytes(config: LanguageConfig, train: TrainConfig) -> int:
     """What autograd keeps of one segment, with full memory, up to the last hidden state."""
-    one, two = (_kept_by_body(config.model_copy(update={"layers": layers}), train) for layers in (1, 2))
+    if isinstance(config, ConvolutionalConfig):  # its layers differ
+        return _kept_by_body(config, train)
+    depth = "steps" if isinstance(config, UniversalConfig) else "layers"
+    one, two = (_kept_by_body(config.model_copy(update={depth: layers}), train) for layers in (1, 2))
     return one + (config.layers - 1) * (two - one)  # every further layer keeps the same
 
 
-def _kept_by_body(config: XLConfig | RecurrentConfig | KernelConfig, train: TrainConfig) -> int:
+def _kept_by_body(config: LanguageConfig, train: TrainConfig) -> int:
+    read, weights = _body(config, train)
+    return kept_for_backward(read, weights)
+
+
+def _body(config: LanguageConfig, train: TrainConfig) -> tuple[Callable[[], object], list[Tensor]]:
+    """A call that reads one segment, with full memory, up to the last hidden state; and the weights it uses."""
     # The embedding keeps next to nothing, and clusters cannot run without data: a vocabulary of one will do.
     body = config.model_copy(update={"vocab": 1, "cutoffs": (), "divisor": 1, "embedding": config.width})
     with blank():
@@ -126,7 +103,7 @@ def _kept_by_body(config: XLConfig | RecurrentConfig | KernelConfig, train: Trai
     reach = Reach(memory=train.memory, clamp=train.clamp, span=train.span, initial="zeros")
     memory = model.start(lanes=train.lanes, reach=reach)
     tokens = torch.zeros(train.lanes, train.segment, dtype=torch.int64, device="meta")
-    return kept_for_backward(lambda: model(tokens, memory), model.parameters())
+    return lambda: model(tokens, memory), list(model.parameters())
 
 
 def kept_for_backward(run: Callable[[], object], besides: Iterable[Tensor]) -> int:
@@ -157,4 +134,18 @@ class Largest(TorchDispatchMode):
         if not function.is_view:
             sizes = (tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, Tensor))
             self.elements = max(self.elements, *sizes, 0)
+        return made
+
+
+class Flops(TorchDispatchMode):
+    """Counts the operations of all products by torch's own formulas. (Torch's counter imports its compiler.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if (formula := flop_registry.get(function._overloadpacket)) is not None:
+            self.total += int(formula(*args, **(kwargs or {}), out_val=made))
         return made

@@ -16,10 +16,10 @@ from segue.config import (
     LanguageConfig,
     Reach,
     Reading,
-    RecurrentSeq2SeqConfig,
-    Seq2SeqConfig,
     Settings,
+    StepsConfig,
     Translating,
+    TranslationConfig,
     XLConfig,
 )
 from segue.errors import ConfigError
@@ -41,7 +41,9 @@ class Schedule(Settings):
     """The settings of all training. Intervals count steps; 0 means never."""
 
     steps: PositiveInt
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"  # muon: for the layers' matrices, adamw for the rest
+    optimizer: Literal["adam", "adamw", "muon", "sgd", "nesterov"] = (
+        "adam"  # muon: for the layers' matrices, adamw for the rest; sgd and nesterov have the momentum beta1
+    )
     learning_rate: PositiveFloat = 2.5e-4
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: NonNegativeInt = 0  # steps of linear rise
@@ -54,7 +56,7 @@ class Schedule(Settings):
     extensions: tuple[tuple[PositiveInt, Extension], ...] = ()  # earlier ends of the run, and how it went on
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
-    weight_decay: NonNegativeFloat = 0.0  # with adamw and muon
+    weight_decay: NonNegativeFloat = 0.0  # with all but adam
     epsilon: PositiveFloat = 1e-8  # of Adam
     clip: NonNegativeFloat = 0.25  # the gradient's norm is clipped to this; 0: no clipping
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast, for GPUs
@@ -64,6 +66,7 @@ class Schedule(Settings):
     save_every: NonNegativeInt = 1000  # it also saves at the end, and when the command line is interrupted
     frozen: bool = False  # the embedding does not move (nor the output, where they are tied)
     keep: PositiveInt = 2  # newest checkpoints, besides the best
+    ponder: NonNegativeFloat = 0.0  # τ, the weight of the ponder cost in the loss, for models that halt
     sharded: bool = False  # several ranks hold a part of each weight (FSDP2), instead of all of them
     minutes: PositiveFloat | None = None  # stop after so long, whatever the step
 
@@ -104,8 +107,13 @@ class TrainConfig(Schedule):
     memory: NonNegativeInt  # M
     clamp: PositiveInt | None = None  # as in Reach
     span: PositiveInt | None = None  # as in Reach: windowed attention
+    pinned: NonNegativeInt = 0  # as in Reach: global tokens
     accumulate: PositiveInt = 1  # micro-batches of lanes in one step, each with its own memory
     loss: Literal["whole", "half"] = "whole"  # half: only the segment's second half counts (Al-Rfou)
+    intermediate: NonNegativeInt = (
+        0  # layer l of N predicts too, until step l/N of this (Al-Rfou: half of all)
+    )
+    ahead: Literal[1, 2] = 1  # 2: the token after the next is a target too, at half the weight (Al-Rfou)
     documents: bool = True  # memory ends where a document does
     initial: Literal["empty", "zeros"] = "empty"  # as in Reach
     positions: Literal["onward", "restart", "confused"] = "onward"  # as in Reach
@@ -117,7 +125,15 @@ class TrainConfig(Schedule):
             raise ValueError(f"lanes {self.lanes} is not a multiple of accumulate {self.accumulate}")
         if self.initial == "zeros" and self.documents:
             raise ValueError("a memory of zeros cannot begin in the middle of a segment; set documents=false")
+        if self.loss == "half" and (self.intermediate or self.ahead > 1):
+            raise ValueError(
+                "with intermediate losses or two targets every position counts; set loss='whole'"
+            )
         return self
+
+    def heads(self, layers: int) -> int:
+        """Output layers that belong to training alone: of every layer and target but the last layer's first."""
+        return (layers if self.intermediate else 1) * self.ahead - 1
 
     @property
     def reach(self) -> Reach:
@@ -125,6 +141,7 @@ class TrainConfig(Schedule):
             memory=self.memory,
             clamp=self.clamp,
             span=self.span,
+            pinned=self.pinned,
             initial=self.initial,
             positions=self.positions,
         )
@@ -154,15 +171,47 @@ class Recipe(Settings):
             raise ValueError(
                 f"train.positions is {trained!r} and reading.reach.positions {read!r}; make them agree"
             )
+        if (self.train.intermediate or self.train.ahead > 1) and not isinstance(self.model, XLConfig):
+            raise ValueError(
+                "train.intermediate and train.ahead are for a Transformer's layers; "
+                f"a {self.model.kind} model is trained without them"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _ponder_costs_something(self) -> Self:
+        check_ponder(self.model, self.train)
+        return self
+
+    @property
+    def head_parameters(self) -> int:
+        """Weights that belong to training alone."""
+        layers = self.model.layers if isinstance(self.model, XLConfig) else 1
+        return self.train.heads(layers) * self.model.vocab * self.model.width
 
 
 class TranslationRecipe(Settings):
     """Everything that defines a run of a translator."""
 
-    model: Seq2SeqConfig | RecurrentSeq2SeqConfig = Field(discriminator="kind")
+    model: TranslationConfig
     train: PairTrainConfig
     translating: Translating
+
+    @model_validator(mode="after")
+    def _ponder_costs_something(self) -> Self:
+        check_ponder(self.model, self.train)
+        return self
+
+
+def check_ponder(model: LanguageConfig | TranslationConfig, train: Schedule) -> None:
+    """Refuse a ponder cost for a model that does not halt."""
+    if train.ponder and not (isinstance(model, StepsConfig) and model.halts):
+        steps = isinstance(model, StepsConfig)
+        way = "set model.halting='act'" if steps else "only Universal Transformers do"
+        raise ValueError(
+            f"train.ponder is the cost of each token's steps, and a model of kind {model.kind!r} "
+            f"{'without halting ' if steps else ''}does not choose them; leave it out ({way})"
+        )
 
 
 def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:

@@ -52,6 +52,7 @@ class RankShare:
 def rank_share(recipe: Recipe, ranks: int, machines: Machines, *, sharded: bool) -> RankShare:
     """What each rank holds and sends: all of the weights (DDP), or a part of each (FSDP2), in float32."""
     model, train = recipe.model, recipe.train
+    assert isinstance(model, XLConfig)
     lanes, whole = train.lanes // ranks, FLOAT * parameters(model)
     at_once = train.model_copy(update={"lanes": lanes // train.accumulate})
     ring = (ranks - 1) / ranks  # what passes through each rank when all share something, of its size

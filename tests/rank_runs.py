@@ -12,7 +12,7 @@ from ranks import on_ranks, succeeded
 from runs import small_recipe
 from segue.checkpoint import WEIGHTS, checkpoints, read_tensors, verify
 from segue.config import Seq2SeqConfig, Translating
-from segue.recipe import PairTrainConfig, Recipe, TranslationRecipe
+from segue.recipe import PairTrainConfig, Recipe, TranslationRecipe, recipe_of
 from segue.text.pairs import open_pairs
 from segue.training.run import read_log
 
@@ -76,6 +76,15 @@ def pair_recipe(pairs: Path, **train: Any) -> TranslationRecipe:
         train=PairTrainConfig(tokens=30, accumulate=2, **values),
         translating=Translating(),
     )
+
+
+def universal(recipe: Recipe | TranslationRecipe) -> Recipe | TranslationRecipe:
+    """The same training of a Universal Transformer whose tokens halt, with a ponder cost."""
+    kind = "universal" if isinstance(recipe, Recipe) else "universal-seq2seq"
+    shape = recipe.model.model_dump(include={"vocab", "width", "heads", "feedforward"})
+    model = {"kind": kind, **shape, "steps": 3, "halting": "act", "halt_bias": -0.5}
+    values = recipe.model_dump(mode="json")
+    return recipe_of({**values, "model": model, "train": {**values["train"], "ponder": 0.1}})
 
 
 def cut_to(run: Path, target: Path, step: int) -> Path:

@@ -43,15 +43,29 @@ def shape(encoding: str = "xl", **changes: object) -> XLConfig:
 @st.composite
 def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
     heads, encoding = draw(st.integers(1, 3)), draw(st.sampled_from(encodings))
+    layers = draw(st.integers(1, 3))
     return shape(
         encoding,
         heads=heads,
         head_width=draw(st.integers(2 if encoding == "rotary" else 1, 4)),
         width=draw(st.sampled_from([4, 5, 8])),
-        layers=draw(st.integers(1, 3)),
+        layers=layers,
         norm=draw(st.sampled_from(["post", "pre"])),
         biases=draw(st.sampled_from(["shared", "per-layer"])),
+        **draw(sparse_settings(heads, layers)),
     )
+
+
+@st.composite
+def sparse_settings(draw: st.DrawFn, heads: int, layers: int) -> dict[str, object]:
+    """The settings of a pattern of sparse attention; none of them in every second case."""
+    pattern = draw(st.sampled_from(["full", "full", "strided", "fixed"]))
+    if pattern == "full":
+        return {}
+    ways = ["merged", *(["layers"] if layers > 1 else []), *(["heads"] if heads > 1 else [])]
+    summary = draw(st.integers(1, 3)) if pattern == "fixed" else 0
+    stride = draw(st.integers(1, 6)) if pattern == "strided" else summary * draw(st.integers(1, 4))
+    return {"pattern": pattern, "stride": stride, "summary": summary, "combine": draw(st.sampled_from(ways))}
 
 
 @st.composite
@@ -62,7 +76,15 @@ def whole_reaches(draw: st.DrawFn, config: XLConfig, past: int) -> Reach:
         return Reach(memory=draw(st.integers(past, past + 5)), clamp=clamp)
     span = draw(st.integers(1, past))
     memory = draw(st.integers(span - 1, past))
+    if draw(st.booleans()) and can_pin(config, clamp):
+        return Reach(memory=memory, clamp=clamp, span=span, pinned=draw(st.integers(1, 4)))
     return Reach(memory=memory, clamp=clamp, span=span, initial=draw(st.sampled_from(["empty", "zeros"])))
+
+
+def can_pin(config: XLConfig, clamp: int | None) -> bool:
+    """Whether rows can be pinned with these settings."""
+    distances = config.encoding not in ("xl", "alibi") or clamp is not None
+    return config.pattern == "full" and config.encoding != "rotary" and distances
 
 
 def cuts(total: int) -> st.SearchStrategy[list[int]]:

@@ -34,8 +34,8 @@ STAIRS = (
 )
 """From the ground up. A room imports itself and the rooms on lower steps."""
 
-DOORS = {("checkpoint.py", "segue.infer.session")}
-"""The one way up: `bundle.session()` is what users hold in the hand, and imports its room when it is called."""
+DOORS = {("bundles.py", "segue.infer.session"), ("encoders.py", "segue.infer.embed")}
+"""The ways up: `bundle.session()` and `encoder(texts)` are what users call, and import their room when called."""
 
 STEP = {room: step for step, rooms in enumerate(STAIRS) for room in rooms}
 PRINTING = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write")

@@ -85,7 +85,12 @@ def test_a_crash_while_saving_leaves_a_whole_bundle(
         return step
 
     with monkeypatch.context() as patch:
-        for place, name in ((Path, "rename"), (os, "fsync"), (checkpoint, "save_file"), (shutil, "rmtree")):
+        for place, name in (
+            (Path, "rename"),
+            (os, "fsync"),
+            (checkpoint.files, "save_file"),
+            (shutil, "rmtree"),
+        ):
             patch.setattr(place, name, counted(getattr(place, name)))
         with pytest.raises(Crash):
             bundle(2).save(tmp_path / "model")
@@ -103,7 +108,7 @@ def test_a_full_disk_says_so_and_keeps_the_old(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(checkpoint.files, "save_file", full)
         with pytest.raises(SegueError, match="No space left on device; what was there is unchanged"):
             bundle(2).save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -20,7 +20,7 @@ TRAIN = {"lanes": 1, "segment": 8, "memory": 8, "steps": 5}
         (
             Reach,
             {"memory": 1, "zzz": 2},
-            "Reach has no 'zzz'; it has memory, clamp, span, initial, positions",
+            "Reach has no 'zzz'; it has memory, clamp, span, pinned, initial, positions",
         ),
         (XLConfig, {}, "XLConfig needs 'vocab'"),
         (XLConfig, {"vocab": 0}, "XLConfig: vocab should be greater than 0; found 0"),

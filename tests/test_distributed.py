@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import segue
-from rank_runs import SIZES, both, check_equal, cut_to, pair_recipe, plain_recipe, weights
+from rank_runs import SIZES, both, check_equal, cut_to, pair_recipe, plain_recipe, universal, weights
 from ranks import on_ranks, succeeded
 from runs import small_recipe
 from segue.checkpoint import WEIGHTS, read_tensors
@@ -40,6 +40,17 @@ def test_ranks_that_share_lanes_train_as_one_process(
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_that_share_pairs_train_as_one_process(size: int, pairs: Path, tmp_path: Path) -> None:
     check_equal(*both(pair_recipe(pairs), pairs, tmp_path, size))
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("side", ["lanes", "pairs"])
+def test_ranks_pay_the_ponder_cost_of_one_process(
+    side: str, corpus: Path, pairs: Path, tmp_path: Path
+) -> None:
+    recipe, data = plain_recipe(accumulate=2, steps=20), corpus
+    if side == "pairs":
+        recipe, data = pair_recipe(pairs, steps=20), pairs
+    check_equal(*both(universal(recipe), data, tmp_path, 2), steps=20)
 
 
 @pytest.mark.parametrize("size", SIZES)

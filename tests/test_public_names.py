@@ -9,8 +9,11 @@ import segue
 NAMES = [
     "Bundle",
     "CellMemory",
+    "ConvolutionalConfig",
+    "ConvolutionalModel",
     "Encoder",
     "EncoderConfig",
+    "FilterMemory",
     "KVMemory",
     "KernelConfig",
     "KernelMemory",
@@ -26,12 +29,20 @@ NAMES = [
     "Seq2SeqConfig",
     "Session",
     "StateMemory",
+    "TextEncoder",
     "TrainConfig",
     "TransformerXL",
     "TranslationRecipe",
     "Translator",
+    "UniversalConfig",
+    "UniversalEncoder",
+    "UniversalEncoderConfig",
+    "UniversalSeq2Seq",
+    "UniversalSeq2SeqConfig",
+    "UniversalTransformer",
     "XLConfig",
     "load",
+    "load_encoder",
     "load_translator",
     "preset",
     "resume",
@@ -52,12 +63,17 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
 
 
 def test_the_sentence_that_everything_is_a_client_of() -> None:
-    for model in (segue.TransformerXL, segue.RecurrentModel):
+    for model in (
+        segue.TransformerXL,
+        segue.RecurrentModel,
+        segue.UniversalTransformer,
+        segue.ConvolutionalModel,
+    ):
         read = inspect.signature(model.forward)
         assert list(read.parameters) == ["self", "tokens", "memory", "starts", "lengths"]
         assert list(inspect.signature(model.start).parameters) == ["self", "lanes", "reach"]
     for name in ("lanes", "lengths", "seen", "select", "join", "resized", "to", "tensors", "from_tensors"):
-        for kind in (segue.StateMemory, segue.KVMemory, segue.CellMemory):
+        for kind in (segue.StateMemory, segue.KVMemory, segue.CellMemory, segue.FilterMemory):
             assert name in {*dir(kind), *kind.__dataclass_fields__}
 
 

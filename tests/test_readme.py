@@ -48,7 +48,8 @@ def test_sessions_run_as_written(
 def test_every_command_of_the_pages_exists() -> None:
     """Words after `segue` and options after them are known to the command line."""
     commands = typer.main.get_command(app).commands
-    for page in (README, TUTORIAL, README.parent / "docs" / "interop.md"):
+    docs = README.parent / "docs"
+    for page in (README, TUTORIAL, docs / "interop.md", docs / "encoder.md"):
         for line in re.findall(r"^    (?:.*\| )?segue (.+)$", page.read_text(), re.MULTILINE):
             verb, *words = line.split("#")[0].split()
             assert verb in commands, line

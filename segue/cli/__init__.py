@@ -9,8 +9,10 @@ import typer
 from segue.cli import (
     attention,
     average,
+    embed,
     eval,  # noqa: A004  (the command, as users type it)
     export,
+    fill,
     generate,
     import_,
     info,
@@ -19,6 +21,7 @@ from segue.cli import (
     prepare_pairs,
     recl,
     score,
+    similar,
     train,
     translate,
 )
@@ -44,6 +47,9 @@ app.command("score", epilog=score.EXAMPLE)(score.score)
 app.command("prepare-pairs", epilog=prepare_pairs.EXAMPLE)(prepare_pairs.prepare_pairs)
 app.command("translate", epilog=translate.EXAMPLE)(translate.translate)
 app.command("average", epilog=average.EXAMPLE)(average.average)
+app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
+app.command("similar", epilog=similar.EXAMPLE)(similar.similar)
+app.command("fill", epilog=fill.EXAMPLE)(fill.fill)
 app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
 app.command("lab", epilog=lab.EXAMPLE)(lab.lab)
 app.command("recl", epilog=recl.EXAMPLE)(recl.recl)

@@ -42,7 +42,8 @@ def attention(
     """Write an interactive HTML page of attention weights: point at a token to see what it attends to.
 
     Choose the layer and the head; for a Transformer-XL also each of the four terms of the attention score. Arrows into
-    memory have their own colour. The page needs no network.
+    memory have their own colour. For a Universal Transformer there is a view of each step, and every token tells how
+    many steps it was thought about. The page needs no network.
     """
     if (text is None) == (file is None):
         raise InputError("give the text to read, with either --text or --file")
@@ -64,14 +65,16 @@ def _read(file: Path) -> bytes:
 
 
 def _views(run: Path, text: bytes, segment: int | None, memory: int | None) -> "tuple[str, list[View]]":
-    from segue.checkpoint import load, load_translator, translates
+    from segue.checkpoint import load, load_translator, task_of
     from segue.infer.translate import translate
-    from segue.lab.attention_views import encoder_views, is_encoder, reader_views, translator_views
+    from segue.interop.encoders import is_encoder_folder, load_encoder
+    from segue.lab.attention_views import encoder_views, reader_views, translator_views
 
     shown = text.decode(errors="replace")
-    if is_encoder(run):
-        return shown, encoder_views(run, shown)
-    if translates(run):
+    task = "encoding" if is_encoder_folder(run) else task_of(run)
+    if task == "encoding":
+        return shown, encoder_views(load_encoder(run), shown)
+    if task == "translation":
         translator = load_translator(run)
         translation = translate(translator, [text])[0][0].text
         return f"{shown} → {translation}", translator_views(translator, text, translation)

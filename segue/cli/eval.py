@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from segue.cli.eval_translator import data_of, evaluate_translator
+from segue.cli.eval_translator import Metric, data_of, evaluate_translator
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo
@@ -44,6 +44,9 @@ def evaluate(
     span: Annotated[
         int | None, typer.Option(help="Attention span: keys per token, itself included; 0 for all.")
     ] = None,
+    pinned: Annotated[
+        int | None, typer.Option(help="Pinned rows: tokens at the start of a document that stay in sight.")
+    ] = None,
     sliding: Annotated[
         bool,
         typer.Option("--sliding", help="Sliding window: read --segment tokens again for every token."),
@@ -69,6 +72,12 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(help="Score at most this many tokens, from the beginning.")
     ] = None,
+    metric: Annotated[
+        Metric | None,
+        typer.Option(
+            help="For an encoder-decoder: bleu (BLEU and chrF; the default), or rouge (ROUGE-1, -2, -L)."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     int8: Int8 = False,
     device: Device = "cpu",
@@ -79,7 +88,7 @@ def evaluate(
     Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
     lanes, each lane first reads, unscored, the tokens before its part that can influence it, so the score stays the
     same. Under torchrun every rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and
-    chrF; the options on how to read do not apply to it.
+    chrF, or ROUGE; the options on how to read do not apply to it.
     """
     from segue.checkpoint import load, translates
     from segue.distributed import process_group
@@ -90,8 +99,10 @@ def evaluate(
         raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
     if translates(run):
         use(threads, device)
-        evaluate_translator(run, data, split, device, as_json)
+        evaluate_translator(run, data, split, device, metric or "bleu", as_json)
         return
+    if metric is not None:
+        raise InputError(f"--metric {metric} compares texts of an encoder-decoder; {run} is a language model")
     mode: Mode = "sliding" if sliding else lanes
     if dynamic:
         mode = Dynamic(learning_rate=learning_rate, decay=decay)
@@ -107,7 +118,9 @@ def evaluate(
 
         bundle, corpus = ranks.on_every_rank(opened)
         model = bundle.model.frozen(int8=True) if int8 else bundle.model
-        reading = bundle.reading.changed(segment=segment, memory=memory, clamp=clamp, span=span)
+        reading = bundle.reading.changed(
+            segment=segment, memory=memory, clamp=clamp, span=span, pinned=pinned
+        )
         begin = time.monotonic()
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
@@ -168,6 +181,7 @@ def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
         "word_perplexity": score.word_perplexity,
         "tokens": score.tokens,
         "bytes": score.bytes,
+        "mean_steps": score.mean_steps,
         "way": mode,
         "segment": reading.segment,
         **reading.reach.model_dump(mode="json"),
@@ -179,13 +193,14 @@ def _text(facts: dict[str, Any]) -> str:
     bits = f"{facts['bits_per_byte']:.4f} bits per byte, " if lossless else ""
     size = f", {facts['bytes']:,} bytes" if lossless else ""
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
+    steps = f"; {facts['mean_steps']:.2f} steps per token" if facts["mean_steps"] is not None else ""
     ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} warm-up tokens" if "ranks" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
         f"{facts['split']}: {bits}{facts['bits_per_token']:.4f} bits per token, "
         f"perplexity {facts['perplexity']:.3f}{words}\n"
         f"{facts['tokens']:,} tokens{size} scored in {facts['seconds']:.1f} s; "
-        f"{facts['way']}, segment {facts['segment']}, {reach}{ranks}"
+        f"{facts['way']}, segment {facts['segment']}, {reach}{steps}{ranks}"
     )
 
 

@@ -9,7 +9,7 @@ import typer
 from segue.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from segue.config import LayersConfig
+    from segue.config import BothSidedConfig, LayersConfig, StepsConfig
     from segue.presets import Preset
 
 EXAMPLE = "Example: segue info wt103-standard"
@@ -122,10 +122,22 @@ def _ranks(name: str, ranks: int, flops: float, bandwidth: float) -> dict[str, A
 
 
 def _bundle(path: Path) -> dict[str, Any]:
-    from segue.checkpoint import load, load_translator, translates
+    from segue.checkpoint import load, load_encoder_bundle, load_translator, task_of
     from segue.footprint import reading_bytes
 
-    if translates(path):
+    task = task_of(path)
+    if task == "encoding":
+        encoder = load_encoder_bundle(path)
+        head = encoder.model.task
+        return {
+            "encoder": str(path),
+            "parameters": sum(weight.numel() for weight in encoder.model.parameters()),
+            "tokenizer": f"{encoder.tokenizer.size:,} symbols",
+            "head": None if head is None else head.model_dump(mode="json"),
+            "model": encoder.model.config.model_dump(mode="json"),
+            "reading": encoder.reading.model_dump(mode="json"),
+        }
+    if task == "translation":
         translator = load_translator(path)
         return {
             "translator": str(path),
@@ -149,7 +161,7 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 
 def _facts(preset: "Preset") -> dict[str, Any]:
-    from segue.config import RecurrentConfig, Seq2SeqConfig
+    from segue.config import ConvolutionalConfig, RecurrentConfig, RecurrentSeq2SeqConfig, StepsConfig
     from segue.footprint import parameters, reading_bytes, training_bytes
     from segue.recipe import Recipe
 
@@ -165,8 +177,17 @@ def _facts(preset: "Preset") -> dict[str, Any]:
         )
         if isinstance(recipe.model, RecurrentConfig):
             shape = f"{recipe.model.layers}×{recipe.model.width} {recipe.model.cell}"
+        elif isinstance(recipe.model, StepsConfig):
+            shape = f"{_steps(recipe.model)}×{_heads(recipe.model)}"
+        elif isinstance(recipe.model, ConvolutionalConfig):
+            widest = max(layer.width for layer in recipe.model.layers)
+            shape = f"{len(recipe.model.layers)}×{widest} {recipe.model.gate}"
+            shape += "" if recipe.model.gate == "qrnn" else f", field {recipe.model.receptive_field}"
         else:
-            shape = f"{recipe.model.layers}×{_heads(recipe.model)}"
+            shape = f"{recipe.model.layers}×{_heads(recipe.model)}{_sparsity(recipe.model)}"
+        lengths += f", span {train.span}" if train.span else ""
+        if recipe.head_parameters:
+            facts |= {"parameters in training": weights + recipe.head_parameters}
         facts |= {
             "summary": f"{shape}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
             "training_bytes": training_bytes(recipe),
@@ -174,10 +195,12 @@ def _facts(preset: "Preset") -> dict[str, Any]:
         }
     else:
         model, steps = recipe.model, _short(recipe.train.steps)
-        if isinstance(model, Seq2SeqConfig):
-            layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}"
-        else:
+        if isinstance(model, RecurrentSeq2SeqConfig):
             layers = f"{model.layers}+{model.layers}×{model.width} {model.cell}"
+        elif isinstance(model, StepsConfig):
+            layers = f"{_steps(model)}×{_heads(model)}"
+        else:
+            layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}{_cheaper(model)}"
         facts |= {
             "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
             "training_bytes": 16
@@ -189,6 +212,27 @@ def _facts(preset: "Preset") -> dict[str, Any]:
 
 def _heads(shape: "LayersConfig") -> str:
     return f"{shape.width}, {shape.heads}×{shape.head_width}"
+
+
+def _steps(shape: "StepsConfig") -> str:
+    return f"{'at most ' if shape.halts else ''}{shape.steps} steps"
+
+
+def _cheaper(shape: "BothSidedConfig") -> str:
+    """What an encoder attends to, if not to everything."""
+    if shape.attention != "full":
+        return f", {shape.attention} {shape.rank}"
+    more = f" + {shape.global_tokens}" if shape.global_tokens else ""
+    return f", window {shape.window}{more}" if shape.window else ""
+
+
+def _sparsity(shape: "LayersConfig") -> str:
+    """The pattern of sparse attention, where there is one."""
+    from segue.config import XLConfig
+
+    if not isinstance(shape, XLConfig) or shape.pattern == "full":
+        return ""
+    return f" {shape.pattern} {shape.stride}{f'/{shape.summary}' if shape.summary else ''}"
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -26,29 +26,49 @@ class Tokenization(StrEnum):
     FILE = "file"
 
 
+class Documents(StrEnum):
+    """What a document is."""
+
+    FILES = "files"
+    ARTICLES = "articles"
+
+
 def prepare(
     source: Annotated[
         str,
         typer.Argument(
             metavar="SOURCE",
             help="A file (also .gz .xz .bz2 .zip), a folder, - for standard input, a .jsonl or .parquet file with "
-            "--column, or a name: stdlib, enwik8, text8, wikitext-2, wikitext-103.",
+            "--column, or a name: stdlib, enwik8, text8, wikitext-2, wikitext-103, ptb, lm1b.",
         ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="The corpus folder to write.")
     ],
-    tokenizer: Annotated[Tokenization, typer.Option(help="The tokenizer.")] = Tokenization.BYTES,
+    tokenizer: Annotated[
+        Tokenization | None,
+        typer.Option(help="The tokenizer; by default words for a named set of words, bytes for all else."),
+    ] = None,
     tokenizer_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An existing tokenizer.json, with --tokenizer file.")
     ] = None,
     size: Annotated[int, typer.Option(help="BPE vocabulary size.")] = 8192,
     minimum: Annotated[
-        int, typer.Option(help="Minimum count of a word or character to enter the vocabulary.")
-    ] = 1,
-    file: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A local copy of a named data set.")
+        int | None,
+        typer.Option(
+            help="Minimum count of a word or character to enter the vocabulary; by default 1, lm1b 3."
+        ),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="A local copy of a named data set: its file, folder or archive."),
+    ] = None,
+    documents: Annotated[
+        Documents,
+        typer.Option(
+            help="What a document is: a file or row, or an article of WikiText, under ' = Title = '."
+        ),
+    ] = Documents.FILES,
     glob: Annotated[str, typer.Option(help="The files of a folder to read.")] = "**/*.txt",
     column: Annotated[
         str | None, typer.Option(help="The text field of a row, for .jsonl, .parquet or a Hub data set.")
@@ -64,23 +84,28 @@ def prepare(
 ) -> None:
     """Tokenize text into a corpus: token ids on disk, with splits and document boundaries.
 
-    Every file or row is a document. Published data sets have their published splits; of other text the end is held out.
-    Memory use is constant, whatever the size.
+    Every file or row is a document. Published data sets have their published splits and vocabularies; of other text the
+    end is held out. Memory use is constant, whatever the size.
     """
+    from segue.text.articles import with_articles
     from segue.text.prepare import PrepareConfig
     from segue.text.prepare import prepare as prepare_corpus
 
+    text = _source(source, file, glob, column)
+    if documents is Documents.ARTICLES:
+        text = with_articles(text)
+    chosen = tokenizer or (Tokenization.WORDS if text.words else Tokenization.BYTES)
     config = PrepareConfig(
-        tokenizer="file" if tokenizer_file is not None else tokenizer.value,
+        tokenizer="file" if tokenizer_file is not None else chosen.value,
         tokenizer_file=tokenizer_file,
-        minimum=minimum,
+        minimum=(text.words.minimum if text.words else 1) if minimum is None else minimum,
         size=size,
         valid=valid,
         test=test,
         newlines=not reference,
     )
     with Progress("bytes") as progress:
-        header = prepare_corpus(_source(source, file, glob, column), output, config, progress.update)
+        header = prepare_corpus(text, output, config, progress.update)
     for name, split in header.splits.items():
         echo(f"{name:<6} {split.tokens:>13,} tokens {split.bytes:>13,} bytes {split.documents:>9,} documents")
     for name, share in (("valid", valid), ("test", test)):
@@ -89,7 +114,13 @@ def prepare(
                 f"note: there is no {name} split: the text is too short, or no document begins late enough; "
                 f"try a larger --{name}"
             )
-    echo(f"{output}: {header.vocab:,} symbols, {header.width}. Next: segue train stdlib-demo --data {output}")
+    if text.words and chosen is Tokenization.WORDS and text.words.vocab != header.vocab:
+        tell(f"note: {text.name} was published with {text.words.vocab:,} symbols; here are {header.vocab:,}")
+    change = "" if header.vocab == 256 else f" --set model.vocab={header.vocab}"
+    echo(
+        f"{output}: {header.vocab:,} symbols, {header.width}. "
+        f"Next: segue train stdlib-demo --data {output}{change}"
+    )
 
 
 def _source(name: str, copy: Path | None, glob: str, column: str | None) -> "Source":

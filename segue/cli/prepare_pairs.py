@@ -1,5 +1,6 @@
 """`segue prepare-pairs`: tokenize sentence pairs to disk, for translation models."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,13 @@ BYTE_VOCABULARY = 257
 """The smallest BPE vocabulary size: hardly more than the 256 bytes."""
 
 Files = tuple[Path, Path]
+
+
+class PairTokenization(StrEnum):
+    """Tokenizers of sentence pairs."""
+
+    BPE = "bpe"
+    WORDS = "words"
 
 
 def prepare_pairs(
@@ -50,10 +58,15 @@ def prepare_pairs(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")
     ] = Path("data/pairs"),
+    tokenizer: Annotated[
+        PairTokenization,
+        typer.Option(help="bpe, or words: words and punctuation marks, rare ones unknown; for word vectors."),
+    ] = PairTokenization.BPE,
     size: Annotated[
         int | None,
-        typer.Option(help="BPE vocabulary size; by default 10,000, and bytes for a generated task."),
+        typer.Option(help="Vocabulary size; by default 10,000, and bytes for a generated task with bpe."),
     ] = None,
+    minimum: Annotated[int, typer.Option(help="Minimum count of a word to enter the vocabulary.")] = 1,
     separate: Annotated[
         bool, typer.Option("--separate", help="Separate vocabularies for source and target.")
     ] = False,
@@ -62,7 +75,7 @@ def prepare_pairs(
         int, typer.Option(help="The most tokens of a sentence; longer ones are truncated, with a note.")
     ] = 256,
 ) -> None:
-    """Tokenize sentence pairs with byte-level BPE, and write the token ids to disk.
+    """Tokenize sentence pairs with byte-level BPE or into words, and write the token ids to disk.
 
     Without --valid, the last 5 % of the pairs (at most 2,000) are held out for validation.
     """
@@ -77,8 +90,15 @@ def prepare_pairs(
         parts = _parts(train, valid, test, pairs, columns)
     if "valid" not in parts:
         parts = held_out(parts)
-    size = size or (10_000 if task is None else BYTE_VOCABULARY)
-    config = PairsConfig(size=size, joint=not separate, lower=lower, longest=longest)
+    as_bytes = task is not None and tokenizer is PairTokenization.BPE
+    config = PairsConfig(
+        tokenizer=tokenizer.value,
+        size=size or (BYTE_VOCABULARY if as_bytes else 10_000),
+        minimum=minimum,
+        joint=not separate,
+        lower=lower,
+        longest=longest,
+    )
     with Progress("pairs") as progress:
         header = prepare(parts, output, config, progress.update)
     for name, split in header.splits.items():

@@ -60,7 +60,10 @@ def recl(
     group = {
         name: Member(
             bundle.model.to(device),
-            bundle.reading.changed(memory=memory if bundle.reading.reach.memory else None, clamp=clamp),
+            bundle.reading.changed(
+                memory=memory if bundle.reading.reach.memory else None,
+                clamp=clamp if _knows_distances(bundle) else None,
+            ),
         )
         for name, bundle in bundles.items()
     }
@@ -68,6 +71,12 @@ def recl(
     with Progress("positions") as progress:
         lengths = relative_lengths(group, stream, plan, progress.update)
     echo(json.dumps(_facts(lengths, plan)) if as_json else _text(lengths, plan))
+
+
+def _knows_distances(bundle: "Bundle") -> bool:
+    """Whether a clamp has an effect on the model; a group may hold others too."""
+    encoding = getattr(bundle.model.config, "position_encoding", None)
+    return encoding is not None and encoding.relative
 
 
 def _check_comparable(runs: list[Path], bundles: "dict[str, Bundle]") -> None:

@@ -40,6 +40,13 @@ def echo(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
+def write_bytes(content: bytes) -> None:
+    """Write a binary result to standard output, which should be a file or a pipe."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
 def tell(text: str) -> None:
     """Print a note, warning or error to standard error, always on one line."""
     sys.stderr.write(printable(text, keep="\t") + "\n")

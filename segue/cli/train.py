@@ -230,5 +230,8 @@ def _validated(values: dict[str, float]) -> str:
         "bits_per_byte": "{:.4f} bits per byte",
         "perplexity": "perplexity {:.3f}",
         "bleu": "BLEU {:.2f}",
+        "mean_steps": "{:.2f} steps per token",
+        "source_steps": "{:.2f} steps per token of the source",
+        "target_steps": "{:.2f} of the target",
     }
     return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)

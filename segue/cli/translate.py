@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from segue.cli.eval_translator import Metric
 from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo, tell
@@ -40,8 +41,12 @@ def translate(
         int, typer.Option(help="Translations per sentence (n-best); printed with scores if more than one.")
     ] = 1,
     reference: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Reference translations: prints BLEU and chrF.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Reference translations: prints BLEU and chrF, or ROUGE."),
     ] = None,
+    metric: Annotated[
+        Metric, typer.Option(help="With --reference: bleu (BLEU and chrF), or rouge (ROUGE-1, -2, -L).")
+    ] = "bleu",
     attention: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write an HTML page of the attention weights of the first line."),
@@ -52,7 +57,11 @@ def translate(
     """Translate a file or a pipe of any length line by line; an empty line stays empty."""
     use(threads, device)
     from segue.checkpoint import load_translator
+    from segue.infer.judge import check_metric
     from segue.infer.translate import strangeness, translate_stream
+
+    if reference is not None:
+        check_metric(metric)
 
     translator = load_translator(run)
     translator.model.to(device)
@@ -81,7 +90,7 @@ def translate(
     if attention is not None:
         _write_attention(translator, sample, first, attention)
     if reference is not None:
-        _compare(translations, reference)
+        _compare(translations, reference, metric)
 
 
 def _sampled(lines: "Iterator[bytes]", sample: list[tuple[int, bytes]]) -> "Iterator[bytes]":
@@ -119,16 +128,15 @@ def _lines(file: Path | None) -> "Iterator[bytes]":
         yield from opened
 
 
-def _compare(translations: list[str], reference: Path) -> None:
-    """Print BLEU and chrF against the reference, cased and lower-cased."""
-    from segue.infer.judge import bleu, chrf
+def _compare(translations: list[str], reference: Path, metric: Metric) -> None:
+    """Print the figures against the reference; BLEU and chrF with case and without."""
+    from segue.infer.judge import measured
 
     references = [line.decode(errors="replace").strip() for line in _lines(reference)]
     if len(references) != len(translations):
         raise InputError(
             f"{reference} has {len(references):,} lines, and {len(translations):,} lines were translated"
         )
-    for lower in (False, True):
-        for name, measure in (("BLEU", bleu), ("chrF", chrf)):
-            score, signature = measure(translations, references, lower=lower)
+    for lower in (False, True) if metric == "bleu" else (True,):
+        for name, (score, signature) in measured(metric, translations, references, lower=lower).items():
             tell(f"{name} {score:.1f}  {signature}")

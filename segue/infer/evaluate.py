@@ -5,7 +5,7 @@ Letters: B lanes, T tokens in the segment, M states in memory.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
 from itertools import chain, pairwise
@@ -18,9 +18,11 @@ from torch import Tensor
 from segue.config import Reach, Reading
 from segue.distributed import ALONE, Ranks
 from segue.errors import InputError
+from segue.infer.steps import StepCounter
 from segue.nn.engine import Engine
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
+from segue.nn.universal import FrozenUniversal
 from segue.progress import Report, silent
 from segue.text.corpus import Stream
 from segue.text.lanes import Segment
@@ -38,6 +40,7 @@ class Score:
     tokens: int
     bytes: int | None  # of the original text; None where the tokenizer loses some of it
     words: float  # of the original text; 0 where they were not counted
+    mean_steps: float | None = None  # of a Universal Transformer, for each token
 
     @property
     def bits_per_byte(self) -> float:
@@ -115,7 +118,10 @@ def evaluate(
     `read` replaces the model where its weights are sharded over ranks. Each of several ranks reads that many lanes.
     """
     total = targets_of(stream, limit)
-    nats, done = 0.0, 0
+    nats, done, counter = 0.0, 0, None
+    if read is None and isinstance(engine := model.frozen(), FrozenUniversal):
+        model, counter = engine, StepCounter(engine)
+        read = counter.read
     segments_nats = surprises(
         model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks
     )
@@ -123,7 +129,10 @@ def evaluate(
         nats, done = nats + surprise.sum().item(), done + len(surprise)
         report("evaluating", done, total // ranks.world_size)
     assert ranks.all_reduce_sum(done) == total, "every target is scored once"
-    return scored(stream, ranks.all_reduce_sum(nats), total)
+    score = scored(stream, ranks.all_reduce_sum(nats), total)
+    if counter is None:
+        return score
+    return replace(score, mean_steps=ranks.all_reduce_sum(counter.total.steps) / total)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.reader import Reader, start_reader
 from segue.infer.sample import Sampling, choose, choose_each
-from segue.nn.xl import TransformerXL
+from segue.nn.xl import TransformerWithMemory
 from segue.text.tokenizer import Decoder, Tokenizer
 
 DECODER_CONTEXT = 8
@@ -102,7 +102,7 @@ def start_session(
     reading = (
         default.changed(memory=memory) if reach is None else Reading(segment=default.segment, reach=reach)
     )
-    if isinstance(bundle.model, TransformerXL):
+    if isinstance(bundle.model, TransformerWithMemory):
         reading = _without_seams(reading)
     return Session(
         bundle.tokenizer, start_reader(bundle.model.frozen(int8=int8), reading), bundle.tokenizer.stream()

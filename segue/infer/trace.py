@@ -4,22 +4,27 @@
         model(tokens, memory)
     weights["blocks.0.attention"]      # (B, H, T, S)
 
+The steps of a Universal Transformer are named as layers are, in the order of its calls: blocks.0, blocks.1, and so on.
+
 Letters: B lanes, H heads, T queries, S keys.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count, repeat
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from segue.config import StepsConfig
 from segue.nn.attention import Attention, attention_scores, attention_weights
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import Relative, Rotation
+from segue.nn.recurrent_seq2seq import SourceAttention
 
 TERMS = {
     "content": "(a) query and key",
@@ -33,8 +38,11 @@ Kind = TypeVar("Kind")
 
 
 def recording(model: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
-    """Attention weights by the module's name; of several calls in this thread, those of the last."""
-    return _recording(model, _weights)
+    """Attention weights by the module's name; of several calls in this thread, those of the last.
+
+    The attention of a recurrent decoder has one head.
+    """
+    return _recording(model, {Attention: partial(_seen, _weights), SourceAttention: _one_head})
 
 
 def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[str, Tensor]]]:
@@ -42,17 +50,21 @@ def recording_terms(model: nn.Module) -> AbstractContextManager[dict[str, dict[s
 
     Attention without relative positions has the first term alone.
     """
-    return _recording(model, _terms)
+    return _recording(model, {Attention: partial(_seen, _terms)})
 
 
 @contextmanager
-def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str, Kind]]:
+def _recording(
+    model: nn.Module, looks: Mapping[type[nn.Module], Callable[..., Kind]]
+) -> Iterator[dict[str, Kind]]:
+    """Record every call of these kinds of modules by a function of the module, its inputs and its output."""
     recorded: dict[str, Kind] = {}
     here = threading.get_ident()  # other threads may read with the same model
     hooks = [
-        part.register_forward_hook(partial(_record, recorded, name, look, here))
+        part.register_forward_hook(partial(_record, recorded, _names(model, name), look, here))
         for name, part in model.named_modules()
-        if isinstance(part, Attention)
+        for kind, look in looks.items()
+        if isinstance(part, kind)
     ]
     try:
         yield recorded
@@ -61,21 +73,35 @@ def _recording(model: nn.Module, look: Callable[..., Kind]) -> Iterator[dict[str
             hook.remove()
 
 
+def _names(model: nn.Module, name: str) -> Iterator[str]:
+    """The names of a module's calls: all the same, or one for each step."""
+    if isinstance(getattr(model, "config", None), StepsConfig):
+        return (name.replace(".0.", f".{step}.") for step in count())
+    return repeat(name)
+
+
 @torch.no_grad()
 def _record(
     recorded: dict[str, Any],
-    name: str,
+    names: Iterator[str],
     look: Callable[..., Any],
     thread: int,
-    attention: Attention,
+    part: nn.Module,
     given: tuple[Any, ...],
-    _gathered: Tensor,
+    output: Tensor,
 ) -> None:
-    if threading.get_ident() != thread:
-        return
+    if threading.get_ident() == thread:
+        recorded[next(names)] = look(part, given, output)
+
+
+def _one_head(_attention: SourceAttention, _given: tuple[Any, ...], weights: Tensor) -> Tensor:
+    return weights.unsqueeze(1)
+
+
+def _seen(look: Callable[..., Kind], attention: Attention, given: tuple[Any, ...], _gathered: Tensor) -> Kind:
     hidden, keys_values, relative, mask = given
     query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
-    recorded[name] = look(attention, query, keys_values[0], relative, mask)
+    return look(attention, query, keys_values[0], relative, mask)
 
 
 def _weights(

@@ -17,12 +17,14 @@ from segue.config import Translating
 from segue.errors import InputError
 from segue.infer.beam import beam_search
 from segue.infer.trace import recording
-from segue.nn.seq2seq import Seq2Seq
+from segue.nn.encoder_decoder import EncoderDecoder
+from segue.nn.universal_seq2seq import UniversalSeq2Seq
 from segue.progress import Report, silent
 from segue.text.batches import longest_first
 from segue.text.pair_batches import padded
 from segue.text.pairs import cased
 from segue.text.special_tokens import special_tokens
+from segue.text.tokenizer import UNK
 
 BUDGET = 2048
 """Tokens of sources that are translated together."""
@@ -45,10 +47,17 @@ class Translation:
 
 
 def strangeness(translator: Translator, sentences: Sequence[bytes]) -> float:
-    """Tokens for each byte: near 1 where the vocabulary knows no word of the language, unless it knows none of any."""
+    """Tokens for each byte: near 1 where the vocabulary knows no word of the language, unless it knows none of any.
+
+    Of a vocabulary of words: the share of unknown ones.
+    """
     if translator.source.size < WORDLESS:
         return 0.0
     texts = [cased(text, translator.lower) for text in sentences]
+    unknown = translator.source.id_of(UNK)
+    if unknown is not None:
+        ids = [token for text in texts for token in translator.source.encode(text)]
+        return ids.count(unknown) / max(1, len(ids))
     return sum(len(translator.source.encode(text)) for text in texts) / max(1, sum(map(len, texts)))
 
 
@@ -65,7 +74,7 @@ def translate(
     how = translating or translator.translating
     if best > how.beam_width:
         raise InputError(f"a beam of {how.beam_width} finds at most as many translations; found best={best}")
-    limit = how.longest
+    limit = longest_source(translator.model, how.longest)
     ids = [list(translator.source.encode(cased(text, translator.lower))) for text in sentences]
     too_long = {number for number, tokens in enumerate(ids) if len(tokens) > limit}
     ids = [tokens[:limit] for tokens in ids]
@@ -80,6 +89,12 @@ def translate(
         done += len(some)
         report("translating", done, len(real))
     return found
+
+
+def longest_source(model: EncoderDecoder, longest: int) -> int:
+    """The most tokens of a source that are read, without its end: `longest`, or fewer if the model reads no more."""
+    columns: int = getattr(model.config, "max_source", 0)
+    return min(longest, columns - 1) if columns else longest
 
 
 def _searched(
@@ -137,14 +152,38 @@ def looked_at(
     Weights are (H, T, S), by the attention's name. A translation is read as it was written: behind the start.
     """
     model = translator.model
-    if not isinstance(model, Seq2Seq):
-        raise InputError("a recurrent translator has no heads to show")
-    ours = list(translator.source.encode(cased(source, translator.lower)))
-    theirs = list(translator.target.encode(text.encode()))
-    source_end = special_tokens(model.config.source_vocab or model.config.vocab).end
+    ours, theirs = _both_sides(translator, source, text)
     with recording(model) as recorded:
-        memory = model.start(torch.tensor([[*ours, source_end]]))
-        model(torch.tensor([[special_tokens(model.config.vocab).start, *theirs]]), memory)
-    words = [translator.source.decode([token]).decode(errors="replace") for token in ours]
-    written = [translator.target.decode([token]).decode(errors="replace") for token in theirs]
+        model(theirs, model.start(ours))
+    if not recorded:
+        raise InputError(
+            "this translator has no attention to show: its decoder gets the encoder's last state alone"
+        )
+    words = [translator.source.decode([token]).decode(errors="replace") for token in ours[0, :-1].tolist()]
+    written = [translator.target.decode([token]).decode(errors="replace") for token in theirs[0, 1:].tolist()]
     return [*words, "<end>"], [*written, "<end>"], {name: weights[0] for name, weights in recorded.items()}
+
+
+def _both_sides(translator: Translator, source: bytes, text: str) -> tuple[Tensor, Tensor]:
+    """(1, S) The tokens of a source with its end, and (1, T) those of a translation behind the start."""
+    config = translator.model.config
+    ours = list(translator.source.encode(cased(source, translator.lower)))
+    ours = ours[: longest_source(translator.model, len(ours))]
+    theirs = list(translator.target.encode(text.encode()))
+    source_end = special_tokens(config.source_vocab or config.vocab).end
+    return torch.tensor([[*ours, source_end]]), torch.tensor([[special_tokens(config.vocab).start, *theirs]])
+
+
+@torch.no_grad()
+def steps_taken(translator: Translator, source: bytes, text: str) -> tuple[list[int], list[int]]:
+    """The steps that a Universal Transformer takes for each token of a source and of its translation.
+
+    They are in the order of `looked_at`. A model without steps has none.
+    """
+    model = translator.model
+    if not isinstance(model, UniversalSeq2Seq):
+        return [], []
+    ours, theirs = _both_sides(translator, source, text)
+    memory = model.start(ours)
+    _, _, pondering = model.pondered(theirs, memory)
+    return memory.pondering.steps[0].tolist(), pondering.steps[0].tolist()

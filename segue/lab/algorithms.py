@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from segue.config import KernelConfig, Reach, RecurrentConfig, XLConfig
+from segue.config import LanguageConfig, Reach, RecurrentConfig, XLConfig
 from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import canvas
@@ -34,7 +34,7 @@ LONGEST_TEXT = 3 * LENGTHS[-1] + 4
 class ModelSetup:
     """A model's config and how it reads."""
 
-    config: XLConfig | RecurrentConfig | KernelConfig
+    config: LanguageConfig
     segment: int  # 0: the whole text is one segment
     memory: int
 

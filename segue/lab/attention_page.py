@@ -29,6 +29,7 @@ class View:
     weights: Tensor  # (H, T, S)
     memory: int = 0  # the first so many keys are memory
     terms: Mapping[str, Tensor] = field(default_factory=dict)  # (H, T, S) weights of each score term alone
+    steps: Sequence[int] = ()  # T: of a Universal Transformer, how many steps each query took in all
 
 
 def attention_page(
@@ -75,6 +76,7 @@ def _packed(view: View) -> dict[str, object]:
         "keys": list(view.keys),
         "heads": heads,
         "memory": view.memory,
+        "steps": list(view.steps),
         "weights": _bytes(view.weights),
         "terms": [{"name": name, "weights": _bytes(term)} for name, term in view.terms.items()],
     }

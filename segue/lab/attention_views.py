@@ -3,19 +3,18 @@
 Letters: H heads, T queries, S keys.
 """
 
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
-from segue.checkpoint import Bundle, Translator
+from segue.checkpoint import Bundle, TextEncoder, Translator
 from segue.config import Reach
 from segue.errors import InputError
 from segue.infer.trace import TERMS, recording, recording_terms
-from segue.infer.translate import looked_at
-from segue.interop.bert import load_bert
+from segue.infer.translate import looked_at, steps_taken
 from segue.lab.attention_page import View
-from segue.nn.xl import TransformerXL
-from segue.text.wordpiece import read_wordpiece
+from segue.nn.universal import UniversalTransformer
+from segue.nn.xl import TransformerWithMemory
 
 QUERY_TOKENS, MEMORY_TOKENS = 64, 192
 """Defaults: the most queries, and the most tokens in memory, that one page shows."""
@@ -28,8 +27,8 @@ def reader_views(bundle: Bundle, text: bytes, *, segment: int | None, memory: in
     By default the second half of the text is the segment, and the first half is memory.
     """
     model = bundle.model
-    if not isinstance(model, TransformerXL):
-        raise InputError("this model has no attention to show: it is a recurrent network")
+    if not isinstance(model, TransformerWithMemory):
+        raise InputError("this model has no attention to show: it is recurrent or convolutional")
     if bundle.tokenizer is None:
         raise InputError("this bundle has no tokenizer, so no text can be read with it")
     ids, pieces = bundle.tokenizer.spans(text)
@@ -44,15 +43,28 @@ def reader_views(bundle: Bundle, text: bytes, *, segment: int | None, memory: in
     first, seam = len(ids) - queries - remembered, len(ids) - queries
     if remembered:
         _, state = model(tokens[:, first:seam], state)
+    steps: list[int] = []
     with recording(model) as weights, recording_terms(model) as terms:
-        model(tokens[:, seam:], state)
+        if isinstance(model, UniversalTransformer):
+            steps = model.pondered(tokens[:, seam:], state)[2].steps[0].tolist()
+        else:
+            model(tokens[:, seam:], state)
     words = [piece.decode(errors="replace") for piece in pieces[first:]]
-    return [
+    views = [
         View(
             f"layer {layer + 1}", words[remembered:], words, weights[name][0], remembered, _alone(terms[name])
         )
         for layer, name in enumerate(sorted(weights, key=_layer))
     ]
+    return [_with_steps(view, number, steps) for number, view in enumerate(views)] if steps else views
+
+
+def _with_steps(view: View, number: int, steps: list[int]) -> View:
+    """The view of a Universal Transformer's step: tokens that had halted before it look at nothing."""
+    looks = torch.tensor(steps)[:, None] > number
+    terms = {name: weights * looks for name, weights in view.terms.items()}
+    name = view.name.replace("layer", "step")
+    return replace(view, name=name, weights=view.weights * looks, terms=terms, steps=steps)
 
 
 def _layer(name: str) -> int:
@@ -66,40 +78,32 @@ def _alone(terms: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {TERMS[name]: term[0].softmax(dim=-1) for name, term in terms.items()}
 
 
-@torch.no_grad()
-def encoder_views(folder: Path, text: str) -> list[View]:
-    """One view per layer of an encoder in a BERT folder; every token attends to every token."""
-    model = load_bert(folder)
-    files = [folder / name for name in ("tokenizer.json", "vocab.txt") if (folder / name).is_file()]
-    if not files:
-        raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt, so no text can be read with it")
-    wordpiece = read_wordpiece(files[0])
-    padded = wordpiece.encode([text], model.config.max_positions)
-    if padded.truncated:
+def encoder_views(encoder: TextEncoder, text: str) -> list[View]:
+    """One view per layer of an encoder; every token attends to every token."""
+    (pieces,) = encoder.tokenizer.pieces([text], encoder.model.config.max_positions)
+    if pieces.truncated:
         raise InputError(
-            f"the text has more tokens than the {model.config.max_positions} that the encoder can read"
+            f"the text has more tokens than the {encoder.model.config.max_positions} that the encoder can read"
         )
-    words = [wordpiece.file.id_to_token(int(token)) or "" for token in padded.input_ids[0]]
-    with recording(model) as weights:
-        model(torch.from_numpy(padded.input_ids))
+    words = encoder.tokenizer.tokens(pieces.ids)
+    attentions = encoder(
+        text, max_length=encoder.model.config.max_positions, output_attentions=True
+    ).attentions
     return [
-        View(f"layer {layer + 1}", words, words, weights[name][0])
-        for layer, name in enumerate(sorted(weights, key=_layer))
+        View(f"layer {layer + 1}", words, words, weights[0]) for layer, weights in enumerate(attentions or ())
     ]
 
 
-def is_encoder(folder: Path) -> bool:
-    """Whether this is a BERT folder, and not a bundle of segue's."""
-    config = folder / "config.json"
-    return config.is_file() and '"segue-' not in config.read_text(encoding="utf-8", errors="replace")
-
-
 def translator_views(translator: Translator, source: bytes, text: str) -> list[View]:
-    """Self-attention of the encoder's layers and of the decoder's, and cross-attention."""
+    """Self-attention of the encoder's layers and of the decoder's, and cross-attention; of an RNN, the last alone."""
     words, written, weights = looked_at(translator, source, text)
     inputs = ["<start>", *written[:-1]]
+    source_steps, target_steps = steps_taken(translator, source, text)
     views = []
     for name, matrix in weights.items():
+        if name == "attention":
+            views.append(View("decoder to encoder", inputs, words, matrix))
+            continue
         side, layer, kind = name.split(".")
         if side == "encoder":
             views.append(View(f"encoder, layer {int(layer) + 1}", words, words, matrix))
@@ -107,4 +111,8 @@ def translator_views(translator: Translator, source: bytes, text: str) -> list[V
             views.append(View(f"decoder to encoder, layer {int(layer) + 1}", inputs, words, matrix))
         else:
             views.append(View(f"decoder, layer {int(layer) + 1}", inputs, inputs, matrix))
+        if source_steps:
+            views[-1] = _with_steps(
+                views[-1], int(layer), source_steps if side == "encoder" else target_steps
+            )
     return views

@@ -22,16 +22,18 @@ class Times:
         return self.median / other.median
 
 
-def interleaved(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Times]:
+def interleaved(
+    works: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Times]:
     """Call every function once per round, so that a disturbance of the machine affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(repeats):
         for name, work in works.items():
-            begin = time.perf_counter()
+            begin = clock()
             work()
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(clock() - begin)
     return {name: Times(statistics.median(times), min(times), max(times)) for name, times in seconds.items()}
 
 

@@ -12,11 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import LayersConfig
-from segue.nn.blockwise import attend, query_blocks
+from segue.errors import InputError
+from segue.nn.blockwise import attend, attend_part, merged, query_blocks
 from segue.nn.dropout import Dropout
 from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
-from segue.nn.positions import Relative, Rotation
+from segue.nn.pinned import attend_pinned
+from segue.nn.positions import Relative, RelativeKeys, Rotation
+from segue.nn.sparse import attend_sparse
+from segue.nn.window import Pieces, RelativePieces, window_blocks
 
 
 def relative_shift(scores: Tensor) -> Tensor:
@@ -68,6 +72,8 @@ def attention_weights(
     query: Tensor, key: Tensor, relative: Relative | None, mask: AttentionMask, scale: float
 ) -> Tensor:
     """(B, H, T, S) softmax(scores · scale) over the keys that the mask leaves."""
+    if mask.pinned is not None and mask.pinned.apart and relative is not None:
+        raise InputError("weights of pinned rows are not shown once a gap has parted them from the others")
     scores: Tensor = attention_scores(query, key, relative, causal=mask.causal) * scale
     return scores.masked_fill(~mask.dense(scores.device), float("-inf")).softmax(dim=-1)
 
@@ -82,13 +88,51 @@ def gather(
 ) -> Tensor:
     """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
     dropping = dropout is not None and dropout.training and dropout.p > 0
+    if mask.global_tokens or (mask.window is not None and (dropping or casting(query))):
+        assert not isinstance(relative, Rotation)
+        return textbook_in_windows(query, keys_values, relative, mask, scale, dropout)
+    if mask.pattern is not None or mask.pinned is not None:
+        if dropping:
+            raise InputError(
+                "attention_dropout needs all keys at once, and pinned rows are apart; use dropout"
+            )
+        return gather_parts(query, keys_values, relative, mask, scale)
     if not (dropping or casting(query)):
-        if isinstance(relative, Rotation):
-            query, key = turned(query, keys_values[0], relative)
-            keys_values, relative = torch.stack([key, keys_values[1]]), None
+        query, keys_values, relative = without_rotation(query, keys_values, relative)
         return attend(query, keys_values, relative, mask, scale)
     by_blocks = mask.span is not None and mask.causal  # so that nothing is as large as T × S
     return (textbook_by_blocks if by_blocks else textbook)(query, keys_values, relative, mask, scale, dropout)
+
+
+def gather_parts(
+    query: Tensor, keys_values: Tensor, relative: Relative | None, mask: AttentionMask, scale: float
+) -> Tensor:
+    """The same where the mask has a pattern or pinned keys; under autocast in float32."""
+    query, keys_values, known = without_rotation(query, keys_values, relative)
+    if casting(query):
+        known = None if known is None else known.float()
+        with torch.autocast(query.device.type, enabled=False):
+            return _attend_parts(query.float(), keys_values.float(), known, mask, scale)
+    return _attend_parts(query, keys_values, known, mask, scale)
+
+
+def _attend_parts(
+    query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
+) -> Tensor:
+    if mask.pinned is None:
+        return attend_sparse(query, keys_values, relative, mask, scale)
+    near = attend_part(query, keys_values, relative, mask, scale)
+    return merged([near, attend_pinned(query, keys_values, relative, mask.pinned, scale)])
+
+
+def without_rotation(
+    query: Tensor, keys_values: Tensor, relative: Relative | None
+) -> tuple[Tensor, Tensor, RelativeKeys | None]:
+    """The same queries and keys, turned already if they have rotary positions."""
+    if not isinstance(relative, Rotation):
+        return query, keys_values, relative
+    query, key = turned(query, keys_values[0], relative)
+    return query, torch.stack([key, keys_values[1]]), None
 
 
 def textbook_by_blocks(
@@ -106,6 +150,36 @@ def textbook_by_blocks(
         near = keys_values[:, block.low : block.high]
         parts.append(textbook(block.queries(query), near, relative, part, scale, dropout))
     return torch.cat(parts)
+
+
+def textbook_in_windows(
+    query: Tensor,
+    keys_values: Tensor,
+    relative: RelativeKeys | None,
+    mask: AttentionMask,
+    scale: float,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """The same as `textbook` for windows to both sides, a block of queries at a time, with global tokens or without."""
+    blocks, gathered = list(window_blocks(mask)), []
+    queries = Pieces(query, [block.queries for block in blocks])
+    rows = Pieces(keys_values, [run for block in blocks for run in block.runs], dim=1)
+    distances = None if relative is None else RelativePieces(relative, blocks)
+    for block in blocks:
+        asking, scores, values = queries[block.queries], [], []
+        for run in block.runs:
+            key, value = rows[run]
+            near = None if distances is None else distances.between(block, run)
+            seen = mask.in_window(block.queries, run, query.device)
+            if (masked := mask.masked(block.queries, run)) is not None:
+                seen = seen & ~masked
+            run_scores = attention_scores(asking, key, near, causal=False) * scale
+            scores.append(run_scores.masked_fill(~seen, float("-inf")))
+            values.append(value)
+        weights = torch.cat(scores, dim=-1).softmax(dim=-1)
+        weights = weights if dropout is None else dropout(weights)
+        gathered.append(torch.einsum("bhts,sbhd->tbhd", weights, torch.cat(values)))
+    return torch.cat(gathered)
 
 
 def textbook(

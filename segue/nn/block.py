@@ -13,6 +13,7 @@ from segue.config import LayersConfig
 from segue.nn.attention import Attention
 from segue.nn.dropout import Dropout
 from segue.nn.kv_memory import KVSlots
+from segue.nn.low_rank import LowRank
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import Relative
 
@@ -73,21 +74,25 @@ class Block(nn.Module):
         """(2, S, B, H, D) Keys and values of the source's states (S, B, C), for all targets to come."""
         return self.cross.project(hidden)
 
+    @torch.no_grad()
+    def remember(self, hidden: Tensor, slots: KVSlots) -> None:
+        """Write keys and values of the layer's inputs (T, B, C) to the last T slots, and compute nothing else."""
+        self.attention.project_behind(slots, self._normed_input(hidden))
+
     def forward(
         self,
         hidden: Tensor,
         past: Tensor | KVSlots,
-        relative: Relative | None,
+        relative: Relative | LowRank | None,
         mask: AttentionMask,
         source: Source | None = None,
     ) -> Tensor:
         """The layer's output (T, B, C). `past` is memory: its earlier inputs (M, B, C), or slots of a KV cache."""
         normed = self._normed_input(hidden)
-        if isinstance(past, KVSlots):
-            keys_values = self.attention.project_behind(past, normed)
+        if isinstance(relative, LowRank):  # of an encoder, which has no memory
+            gathered = relative.attend(self.attention, normed, mask)
         else:
-            keys_values = self.attention.project(self._normed_input(past), normed)
-        gathered = self.attention(normed, keys_values, relative, mask)
+            gathered = self.attention(normed, self._keys_values(past, normed), relative, mask)
         hidden = self._added(hidden, gathered, self.attention_norm)
         if source is not None:
             normed = self.cross_norm(hidden) if self.pre else hidden
@@ -95,6 +100,12 @@ class Block(nn.Module):
             hidden = self._added(hidden, gathered, self.cross_norm)
         fed = self.feed_forward(self.feed_forward_norm(hidden) if self.pre else hidden)
         return self._added(hidden, fed, self.feed_forward_norm)
+
+    def _keys_values(self, past: Tensor | KVSlots, normed: Tensor) -> Tensor:
+        """(2, M + T, B, H, D) Of memory and of the layer's inputs as attention sees them."""
+        if isinstance(past, KVSlots):
+            return self.attention.project_behind(past, normed)
+        return self.attention.project(self._normed_input(past), normed)
 
     def _normed_input(self, hidden: Tensor) -> Tensor:
         """What attention sees of a layer's inputs, of this segment or remembered."""

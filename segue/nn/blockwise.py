@@ -2,14 +2,14 @@
 
 - Tensors are time-first, (T, B, H, D), so that lane and head share one stride: every product reads them in place.
 - The relative shift is free: scores by distance, read with rows one shorter than they are, are scores by key.
-- A block of queries sees the keys within its span; keys ahead of the whole block are not computed.
+- A block of queries sees the keys within its span or window; keys out of reach of the whole block are not computed.
 - The backward pass is written by hand: it saves attention weights alone, and recomputes them if there are many.
 
 Letters: B lanes, T queries, S keys, H heads, D head width; t queries of a block, W keys that they see, R rows of
 relative keys, N = B H.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ class QueryBlock:
         """(H, n, …) The rows of (H, R, …) for the distances that occur in the block."""
         if self.causal:
             return rows[:, max(0, rows.size(1) - (self.high - self.low)) :]
-        return rows[:, self.high - self.end : 2 * self.high - 1 - self.begin]
+        nearest = rows.size(1) // 2  # the row of distance 0; rows before it look back, rows behind it ahead
+        return rows[:, nearest + 1 - self.end + self.low : nearest - self.begin + self.high]
 
 
 def attend(
@@ -68,9 +69,34 @@ def attend(
     """(T, B, H, D) Attention of queries (T, B, H, D) to keys and values (2, S, B, H, D)."""
     inputs = _inputs(query, keys_values, relative, mask, scale)
     if not torch.is_grad_enabled():
-        return _gathered(inputs, None)
-    gathered: Tensor = _Attend.apply(*inputs)
+        return _gathered(inputs, None, None)
+    gathered: Tensor = _Attend.apply(False, *inputs)[0]
     return gathered
+
+
+def attend_part(
+    query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same for a part of the keys, with the log of the sum of their exponentiated scores (T, B, H).
+
+    With these sums, several parts make one softmax: see `merged`. A query that sees no key of the part gathers
+    anything, with the lowest number there is as its log.
+    """
+    inputs = _inputs(query, keys_values, relative, mask, scale)
+    if not torch.is_grad_enabled():
+        logs = query.new_empty(query.shape[:3])
+        return _gathered(inputs, None, logs), logs
+    gathered, logs = _Attend.apply(True, *inputs)
+    return gathered, logs
+
+
+def merged(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """(T, B, H, D) One softmax over the keys of all parts, each with what it gathered and the log of its sum."""
+    shares = torch.stack([logs for _, logs in parts]).softmax(dim=0)[..., None]
+    total = shares[0] * parts[0][0]
+    for share, (gathered, _) in zip(shares[1:], parts[1:], strict=True):
+        total = total + share * gathered
+    return total
 
 
 def _inputs(
@@ -93,13 +119,18 @@ def _inputs(
     return _Inputs(query, position_query, keys_values, rows.transpose(0, 1), row_bias, mask)
 
 
-def _gathered(inputs: _Inputs, saved: list[Tensor] | None) -> Tensor:
-    """The forward pass; attention weights are appended to `saved` if it is a list."""
+def _gathered(inputs: _Inputs, saved: list[Tensor] | None, logs: Tensor | None) -> Tensor:
+    """The forward pass; attention weights are appended to `saved`, log-sums written to `logs` (T, B, H) if given."""
     query, value = inputs.query, inputs.keys_values[1]
     gathered = torch.empty_like(query)
     for block in query_blocks(inputs.mask):
         out = _scores_like("scores", inputs, block)
-        weights = _weights(inputs, block, out if saved is None else torch.empty_like(out))
+        scores = _scores(inputs, block, out if saved is None else torch.empty_like(out))
+        if logs is not None:
+            block.queries(logs).flatten(1).T.copy_(scores.amax(dim=-1))
+        weights = torch.softmax(scores, dim=-1, out=scores)
+        if logs is not None:  # the largest weight is exp(highest score - log of the sum)
+            block.queries(logs).flatten(1).T.sub_(weights.amax(dim=-1).log_())
         _by_head(block.queries(gathered)).copy_(torch.bmm(weights, _by_head(block.keys(value))))
         if saved is not None:
             saved.append(weights)
@@ -108,19 +139,20 @@ def _gathered(inputs: _Inputs, saved: list[Tensor] | None) -> Tensor:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, part: bool, *inputs: Any) -> tuple[Tensor, Tensor | None]:
         asked = _Inputs(*inputs)
         lanes, heads = asked.query.shape[1:3]
         wide = sum((block.end - block.begin) * (block.high - block.low) for block in query_blocks(asked.mask))
         saved: list[Tensor] | None = [] if lanes * heads * wide <= SAVED_WEIGHTS else None
-        gathered = _gathered(asked, saved)
+        logs = asked.query.new_empty(asked.query.shape[:3]) if part else None
+        gathered = _gathered(asked, saved, logs)
         ctx.save_for_backward(*asked[:5], gathered, *(saved or ()))
         ctx.mask = asked.mask
-        return gathered
+        return gathered, logs
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor, to_logs: Tensor | None) -> Any:
         query, position_query, keys_values, rows, row_bias, gathered, *saved = ctx.saved_tensors
         inputs = _Inputs(query, position_query, keys_values, rows, row_bias, ctx.mask)
         (key, value), (lanes, heads) = keys_values, query.shape[1:3]
@@ -129,17 +161,20 @@ class _Attend(torch.autograd.Function):
         to_key, to_value = to_keys_values = query.new_empty(2, lanes * heads, len(key), query.size(-1))
         to_rows = None if rows is None else torch.zeros_like(rows, memory_format=torch.contiguous_format)
         to_bias = None if row_bias is None else rows.new_zeros(rows.shape[:2])
-        # Softmax's backward pass subtracts sum_s p_s dp_s, which is gradient · output.
-        common = (gradient * gathered).sum(dim=-1).flatten(1).T[..., None]
+        # Softmax's backward pass subtracts sum_s p_s dp_s, which is gradient · output; the log-sum's adds its own.
+        common = (gradient * gathered).sum(dim=-1)
+        common = (common if to_logs is None else common - to_logs).flatten(1).T[..., None]
         newest_first = list(query_blocks(ctx.mask))[::-1]
         oldest = newest_first[0].low
         to_keys_values[:, :, :oldest] = (
             0  # the newest block writes the other keys first; older blocks add to them
         )
         for block in newest_first:
-            weights = (
-                saved.pop() if saved else _weights(inputs, block, _scores_like("weights", inputs, block))
-            )
+            if saved:
+                weights = saved.pop()
+            else:
+                scores = _scores(inputs, block, _scores_like("weights", inputs, block))
+                weights = torch.softmax(scores, dim=-1, out=scores)
             few, here = slice(block.begin, block.end), slice(block.low, block.high)
             arriving, so_far = _by_head(gradient[few]), float(block.end < len(query))
             to_value[:, here].baddbmm_(weights.transpose(1, 2), arriving, beta=so_far)
@@ -157,16 +192,19 @@ class _Attend(torch.autograd.Function):
                 if to_bias is not None:
                     block.distances(to_bias).add_(by_distance.sum(dim=1))
         by_lane = to_keys_values.unflatten(1, (lanes, heads)).permute(0, 3, 1, 2, 4).contiguous()
-        return to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
+        return None, to_query, None if rows is None else to_position, by_lane, to_rows, to_bias, None
 
 
 def query_blocks(mask: AttentionMask) -> Iterator[QueryBlock]:
-    """All queries in blocks, each with the keys from the oldest in its span to its newest."""
+    """All queries in blocks, each with the keys from the oldest in its span or window to the newest."""
     for begin in range(0, mask.size, QUERY_BLOCK):
         end = min(begin + QUERY_BLOCK, mask.size)
         if mask.causal:
             low = 0 if mask.span is None else max(0, mask.held + begin + 1 - mask.span)
             yield QueryBlock(begin, end, low, mask.held + end, causal=True)
+        elif mask.window is not None:
+            aside = mask.window // 2
+            yield QueryBlock(begin, end, max(0, begin - aside), min(mask.held, end + aside), causal=False)
         else:
             yield QueryBlock(begin, end, 0, mask.held, causal=False)
 
@@ -188,8 +226,8 @@ def _by_place(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1).transpose(0, 1)
 
 
-def _weights(inputs: _Inputs, block: QueryBlock, out: Tensor) -> Tensor:
-    """(N, t, W) The attention weights of a block, written to `out`."""
+def _scores(inputs: _Inputs, block: QueryBlock, out: Tensor) -> Tensor:
+    """(N, t, W) The masked scores of a block, written to `out`."""
     query, key, lanes = block.queries(inputs.query), block.keys(inputs.keys_values[0]), inputs.query.size(1)
     scores = torch.bmm(_by_head(query), _by_head(key).transpose(1, 2), out=out)
     if inputs.rows is not None:
@@ -202,7 +240,7 @@ def _weights(inputs: _Inputs, block: QueryBlock, out: Tensor) -> Tensor:
         by_lane = scores.unflatten(0, (lanes, -1))
         by_lane[..., scores.size(-1) - keys :].add_(_shifted(by_distance, lanes, keys))
     _apply_mask(scores, lanes, inputs.mask, block)
-    return torch.softmax(scores, dim=-1, out=scores)
+    return scores
 
 
 def _shifted(by_distance: Tensor, lanes: int, keys: int) -> Tensor:
@@ -232,18 +270,24 @@ def _unshifted(to_scores: Tensor, lanes: int, distances: int) -> Tensor:
 
 
 def _apply_mask(scores: Tensor, lanes: int, mask: AttentionMask, block: QueryBlock) -> None:
-    """Apply the mask: keys ahead of their query, out of its span, or of another document get no weight."""
+    """Apply the mask: keys ahead of their query, out of its span or window, or of another document get no weight.
+
+    Their score is the lowest number, not -inf: where all keys are masked, softmax would be NaN.
+    """
     few, keys = scores.shape[1:]
-    minus_infinity = float("-inf")
-    if few > 1 and mask.causal:
-        ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1)
-        scores[..., keys - few :].masked_fill_(ahead, minus_infinity)
+    lowest = torch.finfo(scores.dtype).min
+    if few > 1 - mask.nearest and mask.causal:
+        ahead = torch.ones(few, few, dtype=torch.bool, device=scores.device).triu_(1 - mask.nearest)
+        scores[..., keys - few :].masked_fill_(ahead, lowest)
     if mask.span is not None and mask.causal:
         # The first key in the span of query i, counted from the block's first key, is oldest + i.
         oldest = mask.held + block.begin + 1 - mask.span - block.low
         columns = max(0, oldest + few - 1)
         out = torch.ones(few, columns, dtype=torch.bool, device=scores.device).tril_(oldest - 1)
-        scores[..., :columns].masked_fill_(out, minus_infinity)
-    masked = mask.masked(slice(block.begin, block.end), slice(block.low, block.high))
+        scores[..., :columns].masked_fill_(out, lowest)
+    asked, near = slice(block.begin, block.end), slice(block.low, block.high)
+    if mask.window is not None:
+        scores.masked_fill_(~mask.in_window(asked, near, scores.device), lowest)
+    masked = mask.masked(asked, near, scores.device)
     if masked is not None:
-        scores.unflatten(0, (lanes, -1)).masked_fill_(masked, minus_infinity)
+        scores.unflatten(0, (lanes, -1)).masked_fill_(masked, lowest)

@@ -1,6 +1,6 @@
 """What all encoder-decoder models have in common, Transformer or recurrent.
 
-Letters: B sentences, T tokens of the target, V vocabulary.
+Letters: B sentences, S tokens of the source, T of the target, V vocabulary.
 """
 
 from typing import Any, Self
@@ -16,6 +16,10 @@ class EncoderDecoder(nn.Module):
 
     config: Any
     vocabulary: Vocabulary
+
+    def start(self, source: Tensor, lengths: Tensor | None = None) -> Any:
+        """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
+        raise NotImplementedError
 
     def frozen(self, *, int8: bool = False) -> Engine[Self]:
         """The engine that reads with these weights. While it is in use they must not change."""

@@ -97,4 +97,4 @@ def twin(model: Model) -> Model:
 
 
 def no_int8(model: nn.Module) -> InputError:
-    return InputError(f"int8 is for Transformers that read on; a {type(model).__name__} has no such engine")
+    return InputError(f"int8 is for Transformer-XL; a {type(model).__name__} has no such engine")

@@ -12,6 +12,9 @@ from segue.errors import SegueError
 KINDS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Precisions that models are read in."""
 
+NO_SIZES = {"divisor", "window", "global_tokens", "decoder_span"}
+"""Settings that no weight's size depends on."""
+
 
 def check_size(
     config: VocabularyConfig, weights: Mapping[str, Tensor], name: str, wrong: type[SegueError]
@@ -21,7 +24,7 @@ def check_size(
     Every size of a model's shape is that of some weight, and every layer has weights of its own. A table of positions
     may be computed, but is not larger than all the rest.
     """
-    sizes = config.model_dump(exclude={"divisor"})
+    sizes = config.model_dump(exclude=NO_SIZES)
     rows = sizes.get("max_positions", 0) + sizes.get("max_distance", 0)
     sizes["a table of positions"] = rows * config.width
     most = sum(weight.numel() for weight in weights.values())

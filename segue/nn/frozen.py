@@ -20,25 +20,26 @@ from segue.nn.frozen_layer import FrozenLayer, LanePart
 from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
-from segue.nn.mask import causal_mask
 from segue.nn.memory import Memory, StateMemory
+from segue.nn.patterns import layer_patterns
 from segue.nn.positions import Relative, RelativeKeys, Rotation, rotation
+from segue.nn.sparse import keys_of_one
 
 if TYPE_CHECKING:
-    from segue.nn.xl import TransformerXL
+    from segue.nn.xl import TransformerWithMemory
 
 
 MOST_TABLES = 32
 """Tables of relative keys that are kept, one for each power of two of keys and each clamp."""
 
 
-class FrozenXL(Engine["TransformerXL"]):
+class FrozenXL(Engine["TransformerWithMemory"]):
     """Reads with keys and values in place of hidden states, and one token at a time in the fewest operations.
 
     Many threads may read with it.
     """
 
-    def __init__(self, model: "TransformerXL", *, int8: bool = False) -> None:
+    def __init__(self, model: "TransformerWithMemory", *, int8: bool = False) -> None:
         super().__init__(
             twin(model)
         )  # whatever is replaced in the model, or set to training, stays as it is here
@@ -46,6 +47,7 @@ class FrozenXL(Engine["TransformerXL"]):
             check_int8(model)
         blocks = [block for block in self.model.blocks if isinstance(block, Block)]
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
+        self._patterns = layer_patterns(self.config)
         self._relative: dict[tuple[int, int | None], tuple[Relative | None, ...]] = {}
         self._watch = Watch(model.parameters())
 
@@ -83,6 +85,15 @@ class FrozenXL(Engine["TransformerXL"]):
         `starts` (B, T) marks the tokens that begin a new document: nothing before them is attended to from there on.
         `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
         """
+        memory, layout = self._opened(tokens, memory, starts, lengths)
+        if self._is_step(layout, tokens) and not memory.reach.pinned:
+            return self._step(tokens[:, 0], memory, layout)
+        return self._segment(tokens, memory.merged().with_slots(layout.size), layout)
+
+    def _opened(
+        self, tokens: Tensor, memory: Memory, starts: Tensor | None, lengths: Tensor | None
+    ) -> tuple[KVMemory, SegmentLayout]:
+        """The memory to read a segment (B, T) with, new in the lanes whose first token begins a document."""
         layout = checked_layout(tokens, starts, lengths)
         if not isinstance(memory, KVMemory):
             raise InputError(
@@ -96,20 +107,23 @@ class FrozenXL(Engine["TransformerXL"]):
         if fresh is not None:
             begun, empty = fresh
             memory = memory.renewed(begun, self.project(empty.to(memory.device)))
-        if layout.size == 1 and layout.lengths is None and not casting(tokens):
-            return self._step(tokens[:, 0], memory, layout)
-        return self._segment(tokens, memory.merged().with_slots(layout.size), layout)
+        return memory, layout
+
+    @staticmethod
+    def _is_step(layout: SegmentLayout, tokens: Tensor) -> bool:
+        """Whether one token of each lane is read, in the fewest operations."""
+        return layout.size == 1 and layout.lengths is None and not casting(tokens)
 
     def _segment(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read T tokens of each lane together."""
         model, size = self.model, layout.size
         places = model.token_positions(memory, layout).T.to(tokens.device)
         hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
-        mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, tokens.device)
+        masks = model.masks(memory, layout, tokens.device)
         relative = self._relative_of(memory, layout)
         for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
             hidden = model.positions.layer_input(number, hidden, places)
-            hidden = layer.read(hidden, slots.rows, relative[number], mask)
+            hidden = layer.read(hidden, slots.rows, relative[number], masks[number])
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
@@ -130,17 +144,34 @@ class FrozenXL(Engine["TransformerXL"]):
 
     def _parts(self, memory: KVMemory) -> list[Sequence[LanePart]]:
         """For each part of the memory, what each layer sees of it: the keys in its span, the newest to be written."""
-        by_lane = memory.lengths.split([part.count for part in memory.parts])
+        counts = [part.count for part in memory.parts]
+        by_lane = zip(memory.lengths.split(counts), memory.seen.split(counts), strict=True)
         by_part: list[Sequence[LanePart]] = []
-        for part, held in zip(memory.parts, by_lane, strict=True):
+        for part, (held, seen) in zip(memory.parts, by_lane, strict=True):
             keys = min(part.size + 1, memory.reach.span or part.size + 1)
+            layers = part.keys_values(keys, more=1)
+            if self._patterns[0] is not None:
+                place = seen if memory.reach.positions == "onward" else torch.zeros_like(seen)
+                by_part.append(self._sparse_parts(layers, held, place))
+                continue
             masked = None
             if int(held.min()) + 1 < keys:
                 older = torch.arange(keys, device=HOST) < keys - 1 - held[:, None]
                 masked = older[:, None].to(memory.device)
-            layers = part.keys_values(keys, more=1)
             by_part.append([LanePart(keys_values, masked) for keys_values in layers])
         return by_part
+
+    def _sparse_parts(self, layers: Tensor, held: Tensor, place: Tensor) -> Sequence[LanePart]:
+        """The same where layers have patterns: each with the keys that its query in this place (B,) sees."""
+        patterns = {pattern for pattern in self._patterns if pattern is not None}
+        seen = {pattern: keys_of_one(pattern, layers.size(4), held, place) for pattern in patterns}
+        parts = []
+        for keys_values, pattern in zip(layers, self._patterns, strict=True):
+            assert pattern is not None
+            index, masked = seen[pattern]
+            masked = None if masked is None else masked.to(self.device)
+            parts.append(LanePart(keys_values, masked, index.to(self.device)))
+        return parts
 
     def _relative_of(self, memory: KVMemory, layout: SegmentLayout) -> Sequence[Relative | None]:
         """How each layer's attention knows distances, for one more segment.
@@ -148,7 +179,7 @@ class FrozenXL(Engine["TransformerXL"]):
         Keys are turned before they are kept, so rotary positions are numbered from the document's start.
         """
         if not self.config.position_encoding.rotates:
-            return self._relative_keys(memory.size + layout.size, memory.reach.clamp)
+            return self._relative_keys(self.model.distances_of(memory, layout), memory.reach.clamp)
         places = positions(layout, memory.seen).T
         step = layout.size == 1 and layout.lengths is None
         return [self._turning(places[0] if step else places)] * len(self._layers)

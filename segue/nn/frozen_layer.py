@@ -60,10 +60,14 @@ class Norm(NamedTuple):
 
 
 class LanePart(NamedTuple):
-    """Some lanes at a step: their keys and values (2, B, H, S, D), the newest to be written, and which are masked."""
+    """Some lanes at a step: their keys and values (2, B, H, S, D), the newest to be written, and which are masked.
+
+    With a pattern of sparse attention, only the keys in `looked_at` are, and `masked` is of those.
+    """
 
     keys_values: Tensor
-    masked: Tensor | None  # (B, 1, S)
+    masked: Tensor | None  # (B, 1, S); with `looked_at` (B, 1 or H, K)
+    looked_at: Tensor | None = None  # (B, 1 or H, K)
 
 
 class FrozenLayer:
@@ -122,10 +126,22 @@ class FrozenLayer:
         hidden = hidden + self.outer.step(fed)
         return hidden if self.pre else self.feed_forward_norm(hidden)
 
+    def remember(self, hidden: Tensor, parts: Sequence[LanePart]) -> None:
+        """Write the newest keys and values of one token of each lane (B, C), and read nothing."""
+        fresh = self.keys_values(hidden[None], None)[:, 0]
+        for part, some in zip(
+            parts, fresh.split([part.keys_values.size(1) for part in parts], dim=1), strict=True
+        ):
+            part.keys_values[..., -1, :].copy_(some)
+
     def _attended(
         self, query: Tensor, fresh: Tensor, relative: RelativeKeys | None, parts: Sequence[LanePart]
     ) -> Tensor:
         """(B, H D) What each lane's query (B, H, D) gathers; `fresh` (2, B, H, D) are the newest keys and values."""
+        if parts[0].looked_at is not None:
+            counts = [part.keys_values.size(1) for part in parts]
+            by_part = zip(parts, query.split(counts), fresh.split(counts, dim=1), strict=True)
+            return torch.cat([self._sparse_attended(part, ask, new, relative) for part, ask, new in by_part])
         by_distance = None
         content = query
         if relative is not None:
@@ -152,6 +168,25 @@ class FrozenLayer:
         weights = torch.softmax(scores, dim=-1)
         return torch.bmm(weights, values).view(len(query), -1)
 
+    def _sparse_attended(
+        self, part: LanePart, query: Tensor, fresh: Tensor, relative: RelativeKeys | None
+    ) -> Tensor:
+        """(B, H D) What queries (B, H, D) gather from the keys that are looked at."""
+        assert part.looked_at is not None
+        part.keys_values[..., -1, :].copy_(fresh)
+        lanes, heads, width = query.shape
+        index = part.looked_at.expand(lanes, heads, -1)
+        keys, values = part.keys_values.gather(3, index[None, ..., None].expand(2, -1, -1, -1, width))
+        content = query if relative is None else query + relative.content_bias
+        scores = torch.matmul(keys, content[..., None]).squeeze(-1)
+        if relative is not None and len(relative.rows):
+            distance = part.keys_values.size(3) - 1 - part.looked_at
+            scores = scores + _at_distances(query, relative, distance)
+        scores = scores.mul_(self.scale)
+        if part.masked is not None:
+            scores.masked_fill_(part.masked, float("-inf"))
+        return torch.matmul(scores.softmax(dim=-1)[:, :, None], values).view(lanes, -1)
+
     def _scores(self, query: Tensor, keys: Tensor, by_distance: Tensor | None) -> Tensor:
         """(N, 1, S) For a single query, distances and keys stand in the same order: there is nothing to shift."""
         (lanes, heads, width), count = query.shape, keys.size(1)
@@ -176,6 +211,17 @@ def _by_distance(query: Tensor, relative: RelativeKeys, keys: int) -> Tensor:
     if relative.row_bias is not None:
         by_distance = by_distance + relative.row_bias.T[:, None, -keys:]
     return by_distance
+
+
+def _at_distances(query: Tensor, relative: RelativeKeys, distance: Tensor) -> Tensor:
+    """(B, H, K) The position terms (b) and (d) for some distances (B, 1 or H, K)."""
+    known, heads = len(relative.rows), torch.arange(query.size(1), device=query.device)[:, None]
+    row = (known - 1 - distance).clamp(min=0)
+    asking = (query + relative.position_bias)[..., : relative.rows.size(-1)]
+    scores = torch.matmul(relative.rows[row, heads], asking[..., None]).squeeze(-1)
+    if relative.row_bias is not None:
+        scores = scores + relative.row_bias[row, heads]
+    return scores.masked_fill(distance >= known, 0)
 
 
 def _linear(layer: nn.Linear, int8: bool, *, zero: int = STEPS) -> Linear:

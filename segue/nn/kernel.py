@@ -7,7 +7,6 @@ Softmax's exp(q·k) becomes φ(q)·φ(k). Sums over keys then need no keys: S = 
 Letters: B lanes, T tokens in the segment, H heads, D head width, F features, C width.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -18,15 +17,14 @@ from segue.config import KernelConfig, Reach, Reading
 from segue.errors import InputError
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
+from segue.nn.kernel_chunk import ChunkMask, chunk_masks, kernel_chunk
 from segue.nn.language import LanguageModel, check_lanes
-from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
+from segue.nn.layout import HOST, checked_layout, positions
 from segue.nn.memory import KernelMemory, Memory
+from segue.nn.performer import orthogonal, performer_chunk, performer_exponents
 from segue.nn.positions import sinusoids
 from segue.nn.vocab import Vocabulary
 from segue.nn.xl import initialise
-
-CHUNK = 64
-"""Tokens that are compared pair by pair; longer segments are read in chunks, which carry the state on."""
 
 
 class KernelModel(LanguageModel):
@@ -48,9 +46,10 @@ class KernelModel(LanguageModel):
     def start(self, *, lanes: int = 1, reach: Reach) -> KernelMemory:
         """The memory of lanes that have read nothing yet: sums over no tokens."""
         check_lanes(lanes)
-        if reach.clamp is not None or reach.span is not None:
+        if reach.clamp is not None or reach.span is not None or reach.pinned:
             raise InputError(
-                "clamp and span limit how far attention looks back, and kernel attention keeps no keys; "
+                "clamp and span limit how far attention looks back, pinned rows stay in its sight, "
+                "and kernel attention keeps no keys; "
                 "leave them out, or use memory=0 to read isolated segments"
             )
         table = self.vocabulary.tables[0]
@@ -77,7 +76,7 @@ class KernelModel(LanguageModel):
             places = positions(layout, memory.seen if onward else torch.zeros_like(memory.seen))
             hidden = hidden + sinusoids(places.to(tokens.device), self.config.width, hidden.dtype)
         hidden = self.dropout(hidden)
-        masks = [_ChunkMask(layout, begin, tokens.device) for begin in range(0, layout.size, CHUNK)]
+        masks = chunk_masks(layout, tokens.device)
         states = []
         for layer, block in enumerate(self.blocks):
             hidden, state = block(hidden, memory.state(layer).detach(), masks)
@@ -94,7 +93,8 @@ class KernelModel(LanguageModel):
     @property
     def _row(self) -> tuple[int, ...]:
         config = self.config
-        return config.heads, config.feature_count, config.head_width + 1
+        level = config.features == "performer"
+        return config.heads, config.feature_count + level, config.head_width + 1
 
 
 class KernelBlock(Block):
@@ -106,14 +106,14 @@ class KernelBlock(Block):
         if config.features == "performer":
             self.directions = nn.Parameter(torch.empty(config.feature_count, config.head_width))
 
-    def forward(self, hidden: Tensor, state: Tensor, masks: "list[_ChunkMask]") -> Any:  # type: ignore[override]
+    def forward(self, hidden: Tensor, state: Tensor, masks: "list[ChunkMask]") -> Any:  # type: ignore[override]
         """The layer's output (B, T, C), and its state (B, H, F, D + 1) after the segment."""
-        normed = self._normed_input(hidden)
-        query, key, value = self._projected(normed)
+        query, key, value = self._projected(self._normed_input(hidden))
+        attend = kernel_chunk if self.features == "elu" else performer_chunk
         gathered = []
         for mask in masks:
             chunk = slice(mask.begin, mask.end)
-            out, state = kernel_chunk(query[:, chunk], key[:, chunk], value[:, chunk], state, mask)
+            out, state = attend(query[:, chunk], key[:, chunk], value[:, chunk], state, mask)
             gathered.append(out)
         attended = self.attention.out(torch.cat(gathered, dim=1).flatten(2))
         hidden = self._added(hidden, attended, self.attention_norm)
@@ -121,7 +121,10 @@ class KernelBlock(Block):
         return self._added(hidden, fed, self.feed_forward_norm), state
 
     def _projected(self, normed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """φ(q), φ(k) (B, T, H, F), and the values with a column of ones (B, T, H, D + 1), which sums up z."""
+        """φ(q), φ(k) (B, T, H, F), and the values with a column of ones (B, T, H, D + 1), which sums up z.
+
+        Of a Performer's keys, the logarithm of φ(k): its exponential may be too large or too small for a float.
+        """
         query = self.attention.query(normed).unflatten(-1, (self.attention.heads, -1))
         key, value = self.attention.key_value(normed).unflatten(-1, (2, self.attention.heads, -1)).unbind(2)
         value = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
@@ -129,78 +132,6 @@ class KernelBlock(Block):
             return F.elu(query) + 1, F.elu(key) + 1, value
         scale = self.attention.scale**0.5  # softmax's temperature, half of it to each side
         rows = orthogonal(self.directions)
-        return (
-            performer(query * scale, rows, shifted=True),
-            performer(key * scale, rows, shifted=False),
-            value,
-        )
-
-
-class _ChunkMask:
-    """Which tokens of a chunk see each other and what was read before."""
-
-    def __init__(self, layout: SegmentLayout, begin: int, device: torch.device) -> None:
-        self.begin, self.end = begin, min(begin + CHUNK, layout.size)
-        chunk = slice(self.begin, self.end)
-        size = self.end - self.begin
-        real = torch.ones(layout.lanes, size, dtype=torch.bool, device=HOST)
-        if layout.padded is not None:
-            real = ~layout.padded[:, chunk]
-        documents = torch.zeros(layout.lanes, size, dtype=torch.int64, device=HOST)
-        if layout.starts is not None:
-            documents = layout.starts[:, chunk].cumsum(dim=1)
-        causal = torch.ones(size, size, dtype=torch.bool, device=HOST).tril_()
-        same = documents[:, :, None] == documents[:, None]
-        itself = torch.eye(
-            size, dtype=torch.bool, device=HOST
-        )  # padding sees itself, so that nothing is divided by 0
-        newest = documents[:, -1:]
-        self.visible = (causal & same & real[:, None] | itself).to(device)  # (B, t, t)
-        self.onward = (documents == 0).to(device)  # (B, t): still in the document that the state is of
-        self.remembered = (real & (documents == newest)).to(device)  # (B, t): belongs to the next state
-        self.carried = (newest[:, 0] == 0).to(device)  # (B,): the state is added to
-
-
-def kernel_chunk(
-    query: Tensor, key: Tensor, value: Tensor, state: Tensor, mask: _ChunkMask
-) -> tuple[Tensor, Tensor]:
-    """Attention of φ(q), φ(k) (B, t, H, F) and values (B, t, H, D + 1) with a state (B, H, F, D + 1).
-
-    Returns (B, t, H, D) and the next state.
-    """
-    pairs = torch.einsum("bthf,bshf->bhts", query, key) * mask.visible[:, None]
-    sums = torch.einsum("bhts,bshd->bthd", pairs, value)
-    before = torch.einsum("bthf,bhfd->bthd", query, state)
-    sums = sums + before * mask.onward[..., None, None]
-    fresh = torch.einsum("bthf,bthd->bhfd", key * mask.remembered[..., None, None], value)
-    return sums[..., :-1] / sums[..., -1:], state * mask.carried[:, None, None, None] + fresh
-
-
-def textbook_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(T, D) Causal kernel attention of one head as printed: weights φ(q)·φ(k), normalised, over all pairs."""
-    weights = (query @ key.T).tril()
-    return weights @ value / weights.sum(dim=1, keepdim=True)
-
-
-def performer(vectors: Tensor, directions: Tensor, *, shifted: bool) -> Tensor:
-    """(…, F) Positive random features: φ(x)·φ(y) estimates exp(x·y).
-
-    The exponent of queries is shifted by its maximum, which the normalisation removes; that of keys must not be,
-    because their sums are carried on.
-    """
-    exponent = vectors @ directions.T - vectors.square().sum(dim=-1, keepdim=True) / 2
-    if shifted:
-        exponent = exponent - exponent.amax(dim=-1, keepdim=True).detach()
-    return exponent.exp() / math.sqrt(len(directions))
-
-
-def orthogonal(directions: Tensor) -> Tensor:
-    """(F, D) The Gaussian rows made orthogonal, D at a time; their lengths stay."""
-    blocks = []
-    for block in directions.split(directions.size(1)):
-        basis, rest = torch.linalg.qr(block.T.double())
-        basis = (
-            basis * rest.diagonal().sign()
-        )  # else LAPACK's choice of signs makes the rows no longer uniform
-        blocks.append(basis.T * block.double().norm(dim=1, keepdim=True))
-    return torch.cat(blocks).to(directions.dtype)
+        exponents = performer_exponents(query * scale, rows)
+        largest = exponents.amax(dim=-1, keepdim=True).detach()  # what is the same for all keys, z takes away
+        return (exponents - largest).exp(), performer_exponents(key * scale, rows), value

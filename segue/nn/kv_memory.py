@@ -16,10 +16,12 @@ from segue.nn.layout import HOST, SegmentLayout
 from segue.nn.memory import (
     Memory,
     check_joinable,
+    check_pinned,
     checked_lanes,
-    newest_before_padding,
+    kept_rows,
     padded_to,
     register_memory,
+    rows_after,
     rows_at,
 )
 
@@ -200,6 +202,11 @@ class KVMemory(Memory):
         return _rebuilt, (rows, self.lengths, self.seen, self.reach)
 
     def resized(self, reach: Reach) -> Self:
+        check_pinned(self, reach)
+        if reach.pinned:
+            lengths = self.lengths.clamp(max=reach.rows)
+            index = kept_rows(self.size - self.lengths, torch.full_like(lengths, self.size), lengths, reach)
+            return self.from_rows([rows_at(row, index) for row in self.rows], lengths, self.seen, reach)
         parts = tuple(replace(part, size=min(part.size, reach.memory)) for part in self.parts)
         return replace(self, parts=parts, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
 
@@ -220,11 +227,10 @@ class KVMemory(Memory):
     def extended(self, layout: SegmentLayout) -> Self:
         """The memory after one more segment, whose keys and values were written into the slots behind this one."""
         lengths, seen = self.counted(layout)
-        if layout.lengths is None:
+        if layout.lengths is None and not self.reach.pinned:
             ends = [replace(part, end=part.end + layout.size, size=self.reach.memory) for part in self.parts]
             return replace(self, parts=tuple(_trimmed(ends, lengths)), lengths=lengths, seen=seen)
-        size = int(lengths.max())
-        index = newest_before_padding(self.size + layout.lengths, size)
+        index = rows_after(self, layout, lengths)
         rows = [rows_at(slots.rows.transpose(0, 2), index) for slots in self.slots(layout.size)]
         return self.from_rows(rows, lengths, seen, self.reach)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segue.config import KernelConfig, Reach, Reading, RecurrentConfig, XLConfig
+from segue.config import LanguageConfig, Reach, Reading
 from segue.errors import InputError
 from segue.nn.engine import Engine, no_int8
 from segue.nn.memory import Memory
@@ -20,7 +20,7 @@ from segue.nn.vocab import Vocabulary
 class LanguageModel(nn.Module):
     """A causal model between the two ends of a vocabulary."""
 
-    config: XLConfig | RecurrentConfig | KernelConfig
+    config: LanguageConfig
     vocabulary: Vocabulary
 
     @property
@@ -73,6 +73,10 @@ class LanguageModel(nn.Module):
                 f"this model's memory has {layers} layers of rows {row}; found {len(shapes)} of "
                 f"{sorted(set(shapes))}; begin with model.start()"
             )
+        self.check_place(memory, tokens)
+
+    def check_place(self, memory: Memory, tokens: Tensor) -> None:
+        """Refuse a memory of another number of lanes, or that lies elsewhere than model and tokens."""
         if memory.lanes != len(tokens):
             raise InputError(
                 f"the memory has {memory.lanes} lanes and the tokens {len(tokens)}; "

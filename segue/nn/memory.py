@@ -42,6 +42,11 @@ class Memory:
         return self.rows[0].size(1)
 
     @property
+    def most(self) -> int:
+        """Rows of its own that a lane can have here at most."""
+        return min(self.size, self.reach.rows)
+
+    @property
     def row_shapes(self) -> list[tuple[int, ...]]:
         """The shape of one row, for each layer."""
         return [tuple(rows.shape[2:]) for rows in self.rows]
@@ -57,8 +62,17 @@ class Memory:
     def counted(self, layout: SegmentLayout) -> tuple[Tensor, Tensor]:
         """`lengths` and `seen` after one more segment."""
         read, began = layout.counts, layout.newest_start[:, -1]
-        lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.memory)
+        lengths = torch.where(began < 0, self.lengths + read, read - began).clamp(max=self.reach.rows)
         return lengths, torch.where(began < 0, self.seen + read, read - began)
+
+    @property
+    def places(self) -> Tensor:
+        """(B, M) The place of each row in its document. Pinned rows come first; a gap may follow them."""
+        places = self.seen[:, None] - self.size + torch.arange(self.size, device=HOST)
+        if not self.reach.pinned:
+            return places
+        number = torch.arange(self.size, device=HOST) - self.size + self.lengths[:, None]
+        return torch.where((number < self.reach.pinned) & (self.seen > self.lengths)[:, None], number, places)
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These lanes in this order: for beams, or to drop streams that ended. A lane may be taken twice."""
@@ -94,7 +108,7 @@ class Memory:
         rows = tuple(tensors[f"rows.{layer}"] for layer in range(layers))
         memory = cls.from_rows(rows, tensors["lengths"].to(HOST), tensors["seen"].to(HOST), reach)
         low, high = int(memory.lengths.min()), int(memory.lengths.max())
-        if low < 0 or high > min(memory.size, reach.memory):
+        if low < 0 or high > memory.most:
             raise InputError(
                 f"a memory of {memory.size} rows cannot hold {low if low < 0 else high} of a lane"
             )
@@ -140,8 +154,14 @@ class RowMemory(Memory):
         )
 
     def resized(self, reach: Reach) -> Self:
-        rows = tuple(last(row, reach.memory) for row in self.rows)
-        return replace(self, rows=rows, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
+        check_pinned(self, reach)
+        lengths = self.lengths.clamp(max=reach.rows)
+        if reach.pinned:
+            index = kept_rows(self.size - self.lengths, torch.full_like(lengths, self.size), lengths, reach)
+            rows = tuple(rows_at(row, index) for row in self.rows)
+        else:
+            rows = tuple(last(row, reach.memory) for row in self.rows)
+        return replace(self, rows=rows, lengths=lengths, reach=reach)
 
 
 class StateMemory(RowMemory):
@@ -155,12 +175,12 @@ class StateMemory(RowMemory):
         """The memory after one more segment, whose states are `fresh` (B, T, C); the oldest rows fall off."""
         lengths, seen = self.counted(layout)
         pairs, size = zip(self.rows, fresh, strict=True), int(lengths.max())
-        if layout.lengths is None:
+        if layout.lengths is None and not self.reach.pinned:
             rows = tuple(
                 _joined(last(old, size - layout.size), last(new.detach(), size)) for old, new in pairs
             )
         else:
-            index = newest_before_padding(self.size + layout.lengths, size)
+            index = rows_after(self, layout, lengths)
             rows = tuple(rows_at(_joined(old, new.detach()), index) for old, new in pairs)
         return replace(self, rows=rows, lengths=lengths, seen=seen)
 
@@ -218,6 +238,32 @@ def rows_at(rows: Tensor, index: Tensor) -> Tensor:
 def newest_before_padding(ends: Tensor, count: int) -> Tensor:
     """(B, count) The index of each lane's rows before its end. Rows before its beginning are anything: masked."""
     return (ends[:, None] - count + torch.arange(count, device=HOST)).clamp(min=0)
+
+
+def rows_after(memory: Memory, layout: SegmentLayout, lengths: Tensor) -> Tensor:
+    """(B, size) Which rows of memory and segment a memory keeps that will have `lengths` (B,) rows of each lane."""
+    began, end = layout.newest_start[:, -1], memory.size + layout.counts
+    if not memory.reach.pinned:
+        return newest_before_padding(end, int(lengths.max()))
+    first = torch.where(began < 0, memory.size - memory.lengths, memory.size + began)
+    return kept_rows(first, end, lengths, memory.reach)
+
+
+def kept_rows(first: Tensor, end: Tensor, lengths: Tensor, reach: Reach) -> Tensor:
+    """(B, size) Of the rows first … end of each lane, the pinned ones and the newest: `lengths` (B,) in all."""
+    size = int(lengths.max())
+    newest = newest_before_padding(end, size)
+    number = torch.arange(size, device=HOST) - size + lengths[:, None]
+    return torch.where(number < reach.pinned, first[:, None] + number, newest).clamp(min=0)
+
+
+def check_pinned(memory: Memory, reach: Reach) -> None:
+    """Refuse to pin other rows than have been kept from the beginning."""
+    if reach.pinned != memory.reach.pinned and bool(memory.seen.any()):
+        raise InputError(
+            f"this memory has kept {memory.reach.pinned} pinned rows from the start of its documents, "
+            f"not {reach.pinned}; start a new memory"
+        )
 
 
 def padded_to(rows: Tensor, size: int) -> Tensor:

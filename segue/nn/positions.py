@@ -50,6 +50,11 @@ class RelativeKeys:
     position_bias: Tensor  # (H, D): v, of term (d)
     row_bias: Tensor | None = None  # (R, H): a scalar for each distance (Shaw, ALiBi)
 
+    def float(self) -> "RelativeKeys":
+        """The same in float32."""
+        bias = None if self.row_bias is None else self.row_bias.float()
+        return RelativeKeys(self.rows.float(), self.content_bias.float(), self.position_bias.float(), bias)
+
 
 @dataclass(frozen=True, eq=False)
 class Rotation:

@@ -49,9 +49,10 @@ class RecurrentModel(LanguageModel):
     def start(self, *, lanes: int = 1, reach: Reach) -> CellMemory:
         """The memory of lanes that have read nothing yet: zeros."""
         check_lanes(lanes)
-        if reach.clamp is not None or reach.span is not None:
+        if reach.clamp is not None or reach.span is not None or reach.pinned:
             raise InputError(
-                "clamp and span limit how far attention looks back, and a recurrent model has none; "
+                "clamp and span limit how far attention looks back, pinned rows stay in its sight, "
+                "and a recurrent model has none; "
                 "leave them out, or use memory=0 to read isolated segments"
             )
         shape = lanes, min(1, reach.memory), STATES[self.config.cell], self.config.width

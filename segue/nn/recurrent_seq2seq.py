@@ -52,6 +52,16 @@ class RecurrentMemory:
         )
 
 
+class SourceAttention(nn.Module):
+    """Luong's attention to the source. It has no weights; as a module, it can be observed by hooks."""
+
+    def forward(self, query: Tensor, memory: RecurrentMemory) -> Tensor:
+        """(B, T, S) The attention weights of queries (B, T, C)."""
+        scores = query @ memory.source.mT
+        whole = memory.padded.all(dim=1, keepdim=True)  # a source of padding alone is zero: it may be seen
+        return scores.masked_fill((memory.padded & ~whole)[:, None], float("-inf")).softmax(dim=-1)
+
+
 class RecurrentSeq2Seq(EncoderDecoder):
     """Without attention, the decoder starts from the encoder's last state and also gets it as input at every step."""
 
@@ -65,12 +75,17 @@ class RecurrentSeq2Seq(EncoderDecoder):
         self.encoder = build_cells(config.cell, width, width, config.layers, config.dropout)
         self.decoder = build_cells(config.cell, inputs, width, config.layers, config.dropout)
         if config.attention:
+            self.attention = SourceAttention()
             self.asking = nn.Linear(width, width, bias=False)
             self.mixing = nn.Linear(2 * width, width, bias=False)
         self.dropout = Dropout(config.dropout)
-        with torch.no_grad():
-            for table in (weight for name, weight in self.named_parameters() if "tables" in name):
-                nn.init.normal_(table, 0.0, width**-0.5)
+        for name, weight in self.named_parameters():
+            if "tables" in name or "cluster_table" in name:
+                nn.init.normal_(weight, 0.0, width**-0.5)
+            elif "projections" in name:
+                nn.init.xavier_uniform_(weight)
+            elif "vocabulary" in name:
+                nn.init.zeros_(weight)  # biases
 
     def start(self, source: Tensor, lengths: Tensor | None = None) -> RecurrentMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
@@ -101,18 +116,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
             inputs = torch.cat([inputs, context[:, None].expand_as(inputs)], dim=-1)
         hidden, state = run(self.decoder, inputs, memory.state, layout)
         if self.config.attention:
-            hidden = self.mixing(torch.cat([hidden, self._gathered(hidden, memory)], dim=-1)).tanh()
+            context = self.attention(self.asking(hidden), memory) @ memory.source
+            hidden = self.mixing(torch.cat([hidden, context], dim=-1)).tanh()
         hidden = self.dropout(hidden)
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
         return hidden, replace(memory, state=state, seen=memory.seen + layout.counts)
-
-    def _gathered(self, hidden: Tensor, memory: RecurrentMemory) -> Tensor:
-        """(B, T, C) The context vector of each step: attention to the source."""
-        scores = self.asking(hidden) @ memory.source.mT
-        whole = memory.padded.all(
-            dim=1, keepdim=True
-        )  # a source of nothing but padding is zero: it may be seen
-        scores = scores.masked_fill((memory.padded & ~whole)[:, None], float("-inf"))
-        gathered: Tensor = scores.softmax(dim=-1) @ memory.source
-        return gathered

@@ -11,19 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import Reach, Seq2SeqConfig
+from segue.config import Reach, Seq2SeqConfig, UniversalSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.attention import Attention
-from segue.nn.block import Block, Source
+from segue.nn.block import Activation, Block, Source
 from segue.nn.dropout import Dropout
 from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.kv_memory import KVMemory, empty_memory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
+from segue.nn.low_rank import LowRank, build_low_rank
 from segue.nn.mask import AttentionMask, causal_mask
-from segue.nn.positions import RelativeKeys, XLPositions, interleaved_sinusoids
+from segue.nn.positions import RelativeKeys, XLPositions, interleaved_sinusoids, sinusoids
 from segue.nn.vocab import Vocabulary, source_vocabulary
+
+ACTIVATIONS: dict[str, Activation] = {"relu": torch.relu_, "swish": F.silu, "gelu": F.gelu}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,60 +67,97 @@ def _selected(source: Source, index: Tensor) -> Source:
 class Seq2Seq(EncoderDecoder):
     """The encoder-decoder of "Attention Is All You Need"."""
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
+    def __init__(self, config: Seq2SeqConfig | UniversalSeq2SeqConfig) -> None:
         super().__init__()
         self.config = config
-        self.vocabulary = Vocabulary(config, bias=False)
+        self.vocabulary = Vocabulary(config, bias=config.output_bias)
         if config.source_vocab:
             self.source_vocabulary = source_vocabulary(config)
         if config.encoding == "xl":
             self.relative = XLPositions(config, config.encoder_layers, 1)
-        self.encoder = nn.ModuleList(Block(config, bias=True) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(
-            Block(config, bias=True, cross=Attention(config, bias=True)) for _ in range(config.decoder_layers)
+        activation = ACTIVATIONS[config.activation]
+        self.encoder = nn.ModuleList(
+            Block(config, bias=True, activation=activation) for _ in range(config.encoder_layers)
         )
-        if config.norm == "pre":  # without it, the output of the last layer would not be normed
+        self.decoder = nn.ModuleList(
+            Block(config, bias=True, cross=Attention(config, bias=True), activation=activation)
+            for _ in range(config.decoder_layers)
+        )
+        self.ends_in_norm = config.norm == "pre" or config.final_norm
+        if self.ends_in_norm:  # without it, pre-norm's output of the last layer would not be normed
             self.encoder_norm = nn.LayerNorm(config.width)
             self.decoder_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
         _initialise(self)
+        if isinstance(config, Seq2SeqConfig) and config.attention != "full":  # with a start of its own
+            self.low_rank = build_low_rank(config, config.encoder_layers, config.max_source)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, AttentionMask]:
-        """(S, B, C) The encoder's output for sources (B, S), zero in padding; and its attention mask."""
-        layout = checked_layout(source, None, lengths)
-        mask = _whole(layout, source.device)
-        vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
-        hidden = vocabulary.embed(source.T)
-        relations: list[RelativeKeys | None] = [None] * len(self.encoder)
+        """(S, B, C) The encoder's output for sources (B, S), zero in padding; and the mask that hides the padding."""
+        hidden, layout, mask = self._source(source, lengths)
+        self._check_source(layout.size)
+        relations: list[RelativeKeys | LowRank | None] = [None] * len(self.encoder)
         if self.config.encoding == "xl":
             both = self.relative.to_both_sides(layout.size)
             relations = [self.relative.relative_keys(layer, both) for layer in range(len(self.encoder))]
         else:
             hidden = self._placed(hidden, torch.arange(layout.size, device=source.device)[:, None])
+        if self.config.attention != "full":
+            relations = [self.low_rank.layer(layer, layout.size) for layer in range(len(self.encoder))]
         hidden = self.dropout(hidden)
+        near = replace(mask, window=self.config.window or None, global_tokens=self.config.global_tokens)
         for block, relative in zip(self.encoder, relations, strict=True):
-            hidden = block(hidden, hidden[:0], relative, mask)
-        if self.config.norm == "pre":
+            hidden = block(hidden, hidden[:0], relative, near)
+        return self._encoded(hidden, layout), mask
+
+    def _source(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, SegmentLayout, AttentionMask]:
+        """The embeddings (S, B, C) of sources (B, S), their layout, and what attends to what."""
+        layout = checked_layout(source, None, lengths)
+        vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
+        return vocabulary.embed(source.T), layout, _whole(layout, source.device)
+
+    def _encoded(self, hidden: Tensor, layout: SegmentLayout) -> Tensor:
+        """The encoder's output of its last layer's, (S, B, C)."""
+        if self.ends_in_norm:
             hidden = self.encoder_norm(hidden)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.T.to(source.device)[..., None], 0)
-        return hidden, mask
+            hidden = hidden.masked_fill(layout.padded.T.to(hidden.device)[..., None], 0)
+        return hidden
 
     def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         hidden, mask = self.encode(source, lengths)
+        return TranslationMemory(self._sources(hidden, mask), self._past(hidden, self.config.decoder_layers))
+
+    def _sources(self, hidden: Tensor, mask: AttentionMask) -> tuple[Source, ...]:
+        """For each of the decoder's blocks, keys and values of the encoder's output (S, B, C)."""
         sources = []
         for block in self.decoder:
             assert isinstance(block, Block)
             sources.append(Source(block.project_source(hidden), mask))
-        config, row = self.config, (self.config.heads, self.config.head_width)
-        past = empty_memory(hidden, config.decoder_layers, row, len(source), Reach(memory=2**31))
-        return TranslationMemory(tuple(sources), past)
+        return tuple(sources)
+
+    def _past(self, hidden: Tensor, layers: int) -> KVMemory:
+        row, span = (self.config.heads, self.config.head_width), self.config.decoder_span
+        reach = Reach(memory=span - 1, span=span) if span else Reach(memory=2**31)
+        return empty_memory(hidden, layers, row, hidden.size(1), reach)
 
     def forward(
         self, target: Tensor, memory: TranslationMemory, *, lengths: Tensor | None = None
     ) -> tuple[Tensor, TranslationMemory]:
         """Read on in targets (B, T): hidden states (B, T, C), and the memory to read on with."""
+        layout, past, mask = self._opened(target, memory, lengths)
+        places = positions(layout, past.seen).T.to(target.device)
+        hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
+        slots = past.slots(layout.size)
+        for block, slot, source in zip(self.decoder, slots, memory.sources, strict=True):
+            hidden = block(hidden, slot, None, mask, asked(source, layout.size))
+        return self._closed(hidden, layout), replace(memory, past=past.extended(layout))
+
+    def _opened(
+        self, target: Tensor, memory: TranslationMemory, lengths: Tensor | None
+    ) -> tuple[SegmentLayout, KVMemory, AttentionMask]:
+        """The layout of targets (B, T), the past with slots for them, and the attention mask."""
         layout = checked_layout(target, None, lengths)
         if memory.lanes != len(target):
             raise InputError(
@@ -124,22 +165,32 @@ class Seq2Seq(EncoderDecoder):
                 "start as many as you read, or use memory.select()"
             )
         past = memory.past.merged().with_slots(layout.size)
-        places = positions(layout, past.seen).T.to(target.device)
-        hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
-        mask = causal_mask(layout, past.size, past.lengths, None, target.device)
-        slots = past.slots(layout.size)
-        for block, slot, source in zip(self.decoder, slots, memory.sources, strict=True):
-            asked = replace(source.mask, size=layout.size)
-            hidden = block(hidden, slot, None, mask, Source(source.keys_values, _broadcast(asked)))
-        if self.config.norm == "pre":
+        return layout, past, causal_mask(layout, past.size, past.lengths, past.reach.span, target.device)
+
+    def _closed(self, hidden: Tensor, layout: SegmentLayout) -> Tensor:
+        """The hidden states (B, T, C) of the decoder's last layer's, (T, B, C)."""
+        if self.ends_in_norm:
             hidden = self.decoder_norm(hidden)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
-        return hidden, replace(memory, past=past.extended(layout))
+            hidden = hidden.masked_fill(layout.padded.to(hidden.device)[..., None], 0)
+        return hidden
+
+    def _check_source(self, size: int) -> None:
+        if 0 < self.config.max_source < size:
+            raise InputError(
+                f"{size} tokens are more than the {self.config.max_source} of max_source, for which linformer has "
+                "columns; truncate the sources"
+            )
 
     def _placed(self, hidden: Tensor, places: Tensor) -> Tensor:
-        return hidden + interleaved_sinusoids(places, self.config.width, hidden.dtype)
+        encode = interleaved_sinusoids if self.config.sinusoids == "interleaved" else sinusoids
+        return hidden + encode(places, self.config.width, hidden.dtype)
+
+
+def asked(source: Source, queries: int) -> Source:
+    """The same source, for this many queries."""
+    return Source(source.keys_values, _broadcast(replace(source.mask, size=queries)))
 
 
 def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:

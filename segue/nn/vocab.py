@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, VocabularyConfig
+from segue.config import TranslationConfig, VocabularyConfig
 from segue.errors import InputError
 from segue.nn.scratch import scratch
 from segue.nn.smoothing import smoothed_nats
@@ -166,10 +166,16 @@ class Vocabulary(nn.Module):
         return projection
 
 
-def source_vocabulary(config: Seq2SeqConfig | RecurrentSeq2SeqConfig) -> Vocabulary:
+def source_vocabulary(config: TranslationConfig) -> Vocabulary:
     """The source's own, where it does not share the target's: an embedding alone."""
-    shape = VocabularyConfig(vocab=config.source_vocab, width=config.width, embedding=config.embedding)
-    vocabulary = Vocabulary(shape, bias=False)
+    return embedding_alone(
+        VocabularyConfig(vocab=config.source_vocab, width=config.width, embedding=config.embedding)
+    )
+
+
+def embedding_alone(config: VocabularyConfig) -> Vocabulary:
+    """A vocabulary without an output layer."""
+    vocabulary = Vocabulary(config, bias=False)
     vocabulary.out_projections.clear()
     return vocabulary
 

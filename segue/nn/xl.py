@@ -6,39 +6,44 @@ This is the model as it is trained, with hidden states as its memory; `frozen.py
 Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys, C width, V vocabulary.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from segue.config import Reach, Reading, XLConfig
+from segue.config import Reach, Reading, UniversalConfig, XLConfig
 from segue.errors import InputError
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
 from segue.nn.frozen import FrozenXL
 from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
-from segue.nn.mask import causal_mask
+from segue.nn.mask import AttentionMask, layer_masks
 from segue.nn.memory import Memory, StateMemory
-from segue.nn.positions import Relative, build_positions, check_places
+from segue.nn.patterns import layer_patterns
+from segue.nn.positions import Positions, Relative, build_positions, check_places
 from segue.nn.vocab import Vocabulary
 
 
-class TransformerXL(LanguageModel):
-    """A causal language model that reads on: each layer also attends to its own states of earlier segments."""
+class Opened(NamedTuple):
+    """A segment that is about to be read."""
 
-    config: XLConfig
+    hidden: Tensor  # (T, B, C) its embeddings
+    memory: StateMemory  # new in the lanes whose first token begins a document
+    layout: SegmentLayout
+    places: Tensor
+    masks: list[AttentionMask]  # of each layer
+    relative: tuple[Relative | None, ...]
 
-    def __init__(self, config: XLConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.vocabulary = Vocabulary(config)
-        self.positions = build_positions(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.dropout = Dropout(config.dropout)
-        initialise(self, config.init)
 
-    def frozen(self, *, int8: bool = False) -> FrozenXL:
-        """The engine that reads with these weights. While it is in use they must not change."""
-        return FrozenXL(self, int8=int8)
+class TransformerWithMemory(LanguageModel):
+    """What Transformer-XL and the Universal Transformer share: all that is not their layers."""
+
+    config: XLConfig | UniversalConfig
+    positions: Positions
+    blocks: nn.ModuleList
+    dropout: Dropout
 
     def start(self, *, lanes: int = 1, reach: Reach) -> StateMemory:
         """The memory of lanes that have read nothing yet."""
@@ -47,6 +52,7 @@ class TransformerXL(LanguageModel):
             raise InputError(
                 f"clamp {reach.clamp} limits distances, and encoding {self.config.encoding!r} knows none; leave it out"
             )
+        self._check_pinned(reach)
         held = reach.memory if reach.initial == "zeros" else 0
         table = self.vocabulary.tables[
             0
@@ -55,19 +61,8 @@ class TransformerXL(LanguageModel):
         counts = torch.full((lanes,), held, device=HOST)
         return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory,
-        *,
-        starts: Tensor | None = None,
-        lengths: Tensor | None = None,
-    ) -> tuple[Tensor, StateMemory]:
-        """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with.
-
-        `starts` (B, T) marks the tokens that begin a new document: nothing before them is attended to from there on.
-        `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
-        """
+    def opened(self, tokens: Tensor, memory: Memory, starts: Tensor | None, lengths: Tensor | None) -> Opened:
+        """What all layers need to know of a segment (B, T)."""
         layout = checked_layout(tokens, starts, lengths)
         if not isinstance(memory, StateMemory):
             raise InputError(
@@ -81,32 +76,59 @@ class TransformerXL(LanguageModel):
             memory = memory.renewed(begun, empty.to(memory.device))
         places = self.token_positions(memory, layout).T.to(tokens.device)
         hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
-        mask = causal_mask(layout, memory.size, memory.lengths, memory.reach.span, hidden.device)
-        relative = self.relative_keys(memory.size + layout.size, memory.reach.clamp)
-        inputs = []
-        for layer, block in enumerate(self.blocks):
-            hidden = self.positions.layer_input(layer, hidden, places)
-            inputs.append(hidden.transpose(0, 1))
-            hidden = block(hidden, memory.rows[layer].detach().transpose(0, 1), relative[layer], mask)
-        hidden = self.dropout(hidden).transpose(0, 1)
+        masks = self.masks(memory, layout, hidden.device)
+        relative = self.relative_keys(self.distances_of(memory, layout), memory.reach.clamp)
+        return Opened(hidden, memory, layout, places, masks, relative)
+
+    def closed(self, opened: Opened, hidden: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, StateMemory]:
+        """The hidden states (B, T, C) of the layers' output (T, B, C), and the memory with their inputs (B, T, C)."""
+        hidden, layout = self.dropout(hidden).transpose(0, 1), opened.layout
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
-        return hidden, memory.extended(inputs, layout)
+            hidden = hidden.masked_fill(layout.padded.to(hidden.device)[..., None], 0)
+        return hidden, opened.memory.extended(inputs, layout)
 
     def looks_back(self, reading: Reading) -> int | None:
-        """Every layer sees farther than the one below; positions that are counted know the beginning."""
-        if self.config.position_encoding.counts and reading.reach.positions == "onward":
+        """Every layer sees farther than the one below; positions and blocks that are counted know the beginning."""
+        in_blocks = isinstance(self.config, XLConfig) and self.config.pattern == "fixed"
+        counts = self.config.position_encoding.counts or in_blocks or reading.reach.pinned > 0
+        if counts and reading.reach.positions == "onward":
             return None
         return reading.overlap(self.config.layers)
 
     def relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
-        """How each layer's attention knows the distances between S keys; None if it does not."""
+        """How each block's attention knows the distances between S keys; None if it does not."""
         distances = self.positions.distances(keys, clamp, self.vocabulary.tables[0])
         return tuple(self.positions.relative_keys(layer, distances) for layer in range(len(self.blocks)))
 
+    def distances_of(self, memory: Memory, layout: SegmentLayout) -> int:
+        """How many distances the relative keys must tell apart: S, or up to the clamp where pinned rows are farther."""
+        keys = memory.size + layout.size
+        if not memory.reach.pinned or not isinstance(self.config, XLConfig):
+            return keys
+        return max(keys, (memory.reach.clamp or self.config.max_distance) + 1)
+
+    def _check_pinned(self, reach: Reach) -> None:
+        """Refuse pinned rows where their distance could not be told, or where a pattern has its own far keys."""
+        if not reach.pinned:
+            return
+        if not isinstance(self.config, XLConfig) or self.config.pattern != "full":
+            raise InputError(f"pinned {reach.pinned} needs a Transformer-XL with full or windowed attention")
+        if self.config.position_encoding.rotates:
+            raise InputError(
+                f"pinned {reach.pinned} does not go with rotary positions, whose angles have no clamp"
+            )
+        if self.config.encoding in ("xl", "alibi") and reach.clamp is None:
+            raise InputError(
+                f"pinned {reach.pinned} rows get ever farther away; encoding {self.config.encoding!r} needs a clamp"
+            )
+
+    def masks(self, memory: Memory, layout: SegmentLayout, device: torch.device) -> list[AttentionMask]:
+        """The attention mask of each layer."""
+        return layer_masks(layout, memory, layer_patterns(self.config), device)
+
     def token_positions(self, memory: Memory, layout: SegmentLayout) -> Tensor:
         """(B, T) Where each token stands in its document; empty for encodings that do not count."""
-        if not self.config.position_encoding.counts:
+        if not isinstance(self.config, XLConfig) or not self.config.position_encoding.counts:
             return torch.empty(0, 0, device=HOST)
         restarting = memory.reach.positions != "onward"
         places = positions(layout, torch.zeros_like(memory.seen) if restarting else memory.seen)
@@ -129,6 +151,47 @@ class TransformerXL(LanguageModel):
         if not begun.any():
             return None, later
         return (begun, self.start(lanes=layout.lanes, reach=memory.reach)), later
+
+
+class TransformerXL(TransformerWithMemory):
+    """A causal language model that reads on: each layer also attends to its own states of earlier segments."""
+
+    config: XLConfig
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config)
+        self.positions = build_positions(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.dropout = Dropout(config.dropout)
+        initialise(self, config.init)
+
+    def frozen(self, *, int8: bool = False) -> FrozenXL:
+        """The engine that reads with these weights. While it is in use they must not change."""
+        return FrozenXL(self, int8=int8)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory,
+        *,
+        starts: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, StateMemory]:
+        """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with.
+
+        `starts` (B, T) marks the tokens that begin a new document: nothing before them is attended to from there on.
+        `lengths` (B,) tells how many tokens of each lane are real; hidden states of padding are zero.
+        """
+        opened = self.opened(tokens, memory, starts, lengths)
+        hidden, inputs = opened.hidden, []
+        for layer, block in enumerate(self.blocks):
+            hidden = self.positions.layer_input(layer, hidden, opened.places)
+            inputs.append(hidden.transpose(0, 1))
+            past = opened.memory.rows[layer].detach().transpose(0, 1)
+            hidden = block(hidden, past, opened.relative[layer], opened.masks[layer])
+        return self.closed(opened, hidden, inputs)
 
 
 @torch.no_grad()

@@ -1,12 +1,16 @@
-"""Tokenizers learned from text: words, characters, and byte-level BPE."""
+"""Tokenizers learned from text: words, words of sentences, characters, and byte-level BPE."""
 
 from collections.abc import Iterable, Iterator
 
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as TokenizerFile
 
 from segue.errors import InputError
-from segue.text.tokenizer import EOS, UNK, TextTokenizer, character_tokenizer, unicode, word_tokenizer
+from segue.text.sources import WordConvention
+from segue.text.tokenizer import UNK, TextTokenizer, character_tokenizer, unicode, word_tokenizer
+
+WIKITEXT = WordConvention()
+"""Words as WikiText has them: `<eos>` ends a line, `<unk>` is an unknown word."""
 
 WORD_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How GPT-2, and `ByteLevel` after it, cut a text into words."""
@@ -15,7 +19,7 @@ MAX_WORD_CHARACTERS = 512
 """BPE learns from longer words in pieces."""
 
 
-def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
+def train_words(texts: Iterable[bytes], minimum: int, convention: WordConvention = WIKITEXT) -> TextTokenizer:
     """`<eos>`, `<unk>`, then the words that occur at least `minimum` times, the most frequent first."""
     counts: dict[str, int] = {}
     words = pre_tokenizers.WhitespaceSplit()  # as the tokenizer does; `str.split` knows other kinds of space
@@ -23,8 +27,34 @@ def train_words(texts: Iterable[bytes], minimum: int) -> TextTokenizer:
         for line in unicode(text).split("\n"):  # it is faster on short texts
             for word, _ in words.pre_tokenize_str(line):
                 counts[word] = counts.get(word, 0) + 1
-    known = [word for word, count in counts.items() if count >= minimum and word not in (EOS, UNK)]
-    return word_tokenizer([EOS, UNK, *sorted(known, key=lambda word: (-counts[word], word))])
+    special = [convention.boundary, convention.unknown]
+    known = [word for word, count in counts.items() if count >= minimum and word not in special]
+    return word_tokenizer([*special, *sorted(known, key=lambda word: (-counts[word], word))])
+
+
+def train_sentence_words(texts: Iterable[bytes], size: int, minimum: int) -> TextTokenizer:
+    """`<unk>`, then the words and punctuation marks of sentences, the most frequent first, `size` symbols at most.
+
+    A symbol keeps the blank before it, as in byte-level BPE, so that text comes back as it was written: ` sea`, `.`
+    """
+    file = TokenizerFile(models.WordLevel({UNK: 0}, unk_token=UNK))
+    file.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(" ")]
+    )
+    file.pre_tokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated")
+    file.decoder = decoders.Sequence(
+        [decoders.Replace(UNK, f" {UNK}"), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    counts: dict[str, int] = {}
+    for text in texts:
+        for word, _ in file.pre_tokenizer.pre_tokenize_str(file.normalizer.normalize_str(unicode(text))):
+            counts[word] = counts.get(word, 0) + 1
+    known = sorted(
+        (word for word, count in counts.items() if count >= minimum), key=lambda word: (-counts[word], word)
+    )
+    symbols = [UNK, *known[: size - 1]]
+    file.model = models.WordLevel({symbol: place for place, symbol in enumerate(symbols)}, unk_token=UNK)
+    return TextTokenizer(file)
 
 
 def train_characters(texts: Iterable[bytes], minimum: int) -> TextTokenizer:

@@ -5,11 +5,13 @@
     ends.bin                where each of these ends, as 64-bit offsets in ids.bin
     tokenizer.json          the target's tokenizer, and the source's too if they share one
     source-tokenizer.json   the source's, if it has its own
+    texts.txt               with a vocabulary of words: the text itself, a line for each side
 
 The files hold no start and end tokens; a batch adds them (`special_tokens.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -33,13 +35,13 @@ from segue.text.corpus import (
     memory_mapped,
     read_ends,
 )
-from segue.text.learn import train_bpe
+from segue.text.learn import train_bpe, train_sentence_words
 from segue.text.parsing import parse_json, read_object
 from segue.text.sources import open_any, rows_of
 from segue.text.special_tokens import vocab_with_special
 from segue.text.tokenizer import Tokenizer, load_tokenizer, unicode
 
-HEADER, SOURCE_TOKENIZER = "pairs.json", "source-tokenizer.json"
+HEADER, SOURCE_TOKENIZER, TEXTS = "pairs.json", "source-tokenizer.json", "texts.txt"
 
 Pair = tuple[bytes, bytes]
 Pairs = Callable[[], Iterator[Pair]]
@@ -49,7 +51,9 @@ Pairs = Callable[[], Iterator[Pair]]
 class PairsConfig(Settings):
     """How pairs are encoded."""
 
-    size: PositiveInt = 10_000  # of the BPE vocabulary, or of each if there are two
+    tokenizer: Literal["bpe", "words"] = "bpe"
+    size: PositiveInt = 10_000  # of the vocabulary, or of each if there are two; of words at most
+    minimum: PositiveInt = 1  # a rarer word is unknown
     joint: bool = True  # one vocabulary for both sides
     lower: bool = False  # convert all text to lower case
     longest: PositiveInt = 256  # tokens of a side that a model reads; longer sides are cut and counted
@@ -78,6 +82,7 @@ class PairsHeader(Settings):
     longest: PositiveInt
     lower: bool
     whole: bool = False  # ids.bin holds uncut sides; False: an older folder, cut at `longest`
+    tokenizer: Literal["bpe", "words"] = "bpe"
     splits: dict[str, PairsSplit]
     checksums: dict[str, str]
 
@@ -177,9 +182,14 @@ class PairSet:
         return source[: self.header.longest], target[: self.header.longest]
 
     def texts(self, split: str) -> Iterator[tuple[bytes, bytes]]:
-        """The sources and targets of a split, uncut."""
+        """The sources and targets of a split, uncut, and with their unknown words."""
         self.check_uncut(split)
         part = self.split(split)
+        if self.header.tokenizer == "words":
+            with (self.folder / TEXTS).open("rb") as file:
+                lines = islice(file, 2 * part.begin, 2 * part.end)
+                yield from _in_twos(line.removesuffix(b"\n") for line in lines)
+            return
         for number in range(part.begin, part.end):
             source, target = self._uncut(number)
             yield self.source.decode(source), self.target.decode(target)
@@ -211,6 +221,10 @@ class PairSet:
         return self.header.splits[name]
 
 
+def _in_twos(sides: Iterator[bytes]) -> Iterator[Pair]:
+    return zip(sides, sides, strict=True)  # of one iterator: it takes two at a time
+
+
 def prepare_pairs(
     parts: Mapping[str, Pairs], folder: Path, config: PairsConfig, report: Report
 ) -> PairsHeader:
@@ -227,15 +241,19 @@ def _write_pairs(
     if not config.joint:
         (folder / SOURCE_TOKENIZER).write_text(source.json(), encoding="utf-8")
     splits, at, offset = {}, 0, 0
-    with (folder / IDS).open("wb") as ids, (folder / ENDS).open("wb") as ends:
+    kept = (folder / TEXTS).open("wb") if config.tokenizer == "words" else nullcontext()
+    with (folder / IDS).open("wb") as ids, (folder / ENDS).open("wb") as ends, kept as texts:
         for name, pairs in parts.items():
             begin, tokens, empty, cut = at, 0, 0, 0
             for pair in pairs():
                 if not all(pair):
                     empty += 1
                     continue
-                for text, tokenizer in zip(pair, (source, target), strict=True):
-                    encoded = list(tokenizer.encode(cased(text, config.lower)))
+                for side, tokenizer in zip(pair, (source, target), strict=True):
+                    text = cased(side, config.lower)
+                    if texts is not None:
+                        texts.write(text.replace(b"\n", b" ") + b"\n")
+                    encoded = list(tokenizer.encode(text))
                     cut += len(encoded) > config.longest
                     tokens += min(len(encoded), config.longest)
                     ids.write(np.array(encoded, dtype="<u4").tobytes())
@@ -246,13 +264,14 @@ def _write_pairs(
             splits[name] = PairsSplit(begin=begin, end=at, tokens=tokens, empty=empty, cut=cut)
     if not splits["train"].pairs:
         raise SourceError("there are no pairs to train on; is a side empty?")
-    names = [IDS, ENDS, TOKENIZER] + ([] if config.joint else [SOURCE_TOKENIZER])
+    names = _file_names(separate=not config.joint, tokenizer=config.tokenizer)
     header = PairsHeader(
         vocab=vocab_with_special(target.size),
         source_vocab=0 if config.joint else vocab_with_special(source.size),
         longest=config.longest,
         lower=config.lower,
         whole=True,
+        tokenizer=config.tokenizer,
         splits=splits,
         checksums={name: file_checksum(folder / name) for name in names},
     )
@@ -271,10 +290,21 @@ def _tokenizers(pairs: Pairs, config: PairsConfig) -> tuple[Tokenizer, Tokenizer
     def side(*numbers: int) -> Iterator[bytes]:
         return (cased(pair[number], config.lower) + b"\n" for pair in pairs() for number in numbers)
 
+    def learned(*numbers: int) -> Tokenizer:
+        if config.tokenizer == "words":
+            return train_sentence_words(side(*numbers), config.size, config.minimum)
+        return train_bpe(side(*numbers), config.size)
+
     if config.joint:
-        both = train_bpe(side(0, 1), config.size)
+        both = learned(0, 1)
         return both, both
-    return train_bpe(side(0), config.size), train_bpe(side(1), config.size)
+    return learned(0), learned(1)
+
+
+def _file_names(*, separate: bool, tokenizer: str) -> list[str]:
+    """The files of a folder, without its header."""
+    own = [SOURCE_TOKENIZER] if separate else []
+    return [IDS, ENDS, TOKENIZER, *own, *([TEXTS] if tokenizer == "words" else [])]
 
 
 def open_pairs(folder: Path | str) -> PairSet:
@@ -285,7 +315,7 @@ def open_pairs(folder: Path | str) -> PairSet:
             f"{folder} holds no prepared pairs (it has no {HEADER}); make them: segue prepare-pairs"
         )
     header = PairsHeader(**read_object(folder / HEADER))
-    needed = (IDS, ENDS, TOKENIZER, *([SOURCE_TOKENIZER] if header.source_vocab else []))
+    needed = _file_names(separate=bool(header.source_vocab), tokenizer=header.tokenizer)
     check_checksums(folder, header.checksums, needed)
     target = load_tokenizer(folder / TOKENIZER)
     source = load_tokenizer(folder / SOURCE_TOKENIZER) if header.source_vocab else target
@@ -313,6 +343,13 @@ def _check_consistent(pairs: PairSet) -> None:
             f"{folder / ENDS} holds the ends of {len(pairs.ends):,} sides; {count:,} pairs have twice as many; "
             "prepare it again"
         )
+    if header.tokenizer == "words":
+        with (folder / TEXTS).open("rb") as file:
+            lines = sum(1 for _ in file)
+        if lines != 2 * count:
+            raise SourceError(
+                f"{folder / TEXTS} has {lines:,} lines; {count:,} pairs have twice as many; prepare it again"
+            )
     in_source = np.repeat(np.arange(2 * count) % 2 == 0, np.diff(pairs.ends, prepend=0))
     ids = pairs.ids[: len(in_source)]
     check_ids(folder, ids[in_source], pairs.source.size)

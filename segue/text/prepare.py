@@ -13,7 +13,7 @@ from segue.errors import InputError, SegueError, SourceError
 from segue.files import atomic_folder
 from segue.progress import Report
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
-from segue.text.learn import train_bpe, train_characters, train_words
+from segue.text.learn import WIKITEXT, train_bpe, train_characters, train_words
 from segue.text.sources import MAX_LINE_BYTES, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
@@ -44,7 +44,7 @@ class PrepareConfig(Settings):
 
     @model_validator(mode="after")
     def _words_stay_apart(self) -> Self:
-        if not self.newlines and self.tokenizer != "bytes":
+        if not self.newlines and self.tokenizer not in ("bytes", "file"):
             raise ValueError(f"newlines are dropped from bytes alone; found tokenizer {self.tokenizer!r}")
         return self
 
@@ -220,7 +220,7 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
             case "characters":
                 return train_characters(training(), config.minimum)
             case "words":
-                return train_words(training(), config.minimum)
+                return train_words(training(), config.minimum, source.words or WIKITEXT)
             case "bpe":
                 return train_bpe(training(), config.size)
             case "file":
@@ -228,7 +228,12 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
                     raise InputError(
                         "the tokenizer 'file' needs a tokenizer.json; name it with --tokenizer-file"
                     )
-                return load_tokenizer(config.tokenizer_file)
+                tokenizer = load_tokenizer(config.tokenizer_file)
+                if not config.newlines and not isinstance(tokenizer, ByteTokenizer):
+                    raise InputError(
+                        f"newlines are dropped from bytes alone; {config.tokenizer_file} is no tokenizer of bytes"
+                    )
+                return tokenizer
     except SegueError:
         raise
     except Exception as error:  # the tokenizers library raises bare Exceptions, and wraps ours in them

@@ -57,6 +57,15 @@ Pieces = Callable[[], Iterator[Piece]]
 """A text as a function: each call reads it from its beginning."""
 
 
+class WordConvention(NamedTuple):
+    """How a data set of words was published."""
+
+    minimum: int = 1  # a rarer word is unknown
+    boundary: str = "<eos>"  # the symbol at the end of a line
+    unknown: str = "<unk>"
+    vocab: int = 0  # the published vocabulary size, if there is one
+
+
 @dataclass(frozen=True)
 class Source:
     """Text by the names of its splits. If `train` is the only one, `prepare` cuts the other splits from it."""
@@ -65,6 +74,7 @@ class Source:
     parts: Mapping[str, Pieces]
     sizes: Mapping[str, int] | None = None  # bytes of each split; None: known only after reading
     own_bytes: bool = False  # as bytes, it has an id for each byte that occurs, not for all 256
+    words: WordConvention | None = None  # its published tokens are words
 
     def size(self, part: str) -> int:
         if self.sizes is not None:

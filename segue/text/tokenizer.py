@@ -7,7 +7,7 @@ Two kinds: `ByteTokenizer`, whose symbols are bytes, and `TextTokenizer`, anythi
 import codecs
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,10 @@ from segue.errors import InputError, SegueError, SourceError
 
 EOS, UNK = "<eos>", "<unk>"
 
-END_OF_TEXT = (EOS, "<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]")
+LINE_ENDS = (EOS, "<S>")
+"""Symbols of words for the end of a line: of WikiText and Penn Treebank, and of the One Billion Word benchmark."""
+
+END_OF_TEXT = (*LINE_ENDS, "<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]")
 """Names that tokenizers give to the end of a text."""
 
 BLOCK_IDS = 2**16
@@ -140,7 +143,8 @@ class TextTokenizer:
             raise SourceError(
                 f"the tokenizer has an id of {self._size - 1:,}; ids should be below {MAX_IDS:,}"
             )
-        self._words = isinstance(file.model, models.WordLevel) and file.token_to_id(EOS) is not None
+        words = isinstance(file.model, models.WordLevel)
+        self._line_end = _line_end(file.get_vocab()) if words else None
 
     @property
     def size(self) -> int:
@@ -203,7 +207,8 @@ class TextTokenizer:
 
     def lines(self, text: str) -> str:
         """The text with line feeds for `<eos>`, if the tokenizer is one of words that ends lines so."""
-        return text.replace(f" {EOS}", "\n").replace(EOS, "\n") if self._words else text
+        end = self._line_end
+        return text if end is None else text.replace(f" {end}", "\n").replace(end, "\n")
 
     def json(self) -> str:
         return str(self._file.to_str(pretty=False)) + "\n"
@@ -318,11 +323,11 @@ def unicode(
         ) from None
 
 
-def word_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
+def word_tokenizer(symbols: Sequence[str], *, lower: bool = False) -> TextTokenizer:
     """A tokenizer of whole words; the id of a word is its index in `symbols`.
 
-    The convention of WikiText: spaces separate words, a line ends in `<eos>`, an unknown word is `<unk>` (if the
-    vocabulary has these symbols).
+    The convention of WikiText: spaces separate words, a line ends in `<eos>`, an unknown word is `<unk>`; or of the
+    One Billion Word benchmark: `<S>` and `<UNK>` (if the vocabulary has these symbols).
     """
     vocabulary = {symbol: place for place, symbol in enumerate(symbols)}
     if len(vocabulary) != len(symbols):
@@ -330,10 +335,18 @@ def word_tokenizer(symbols: Sequence[str]) -> TextTokenizer:
         raise SourceError(f"the vocabulary names {twice!r} twice; every symbol should have one line")
     unknown = next((name for name in (UNK, "<UNK>") if name in vocabulary), UNK)
     file = TokenizerFile(models.WordLevel(vocabulary, unk_token=unknown))
-    if EOS in vocabulary:
-        file.normalizer = normalizers.Replace("\n", f" {EOS} ")
+    line_end = _line_end(vocabulary)
+    changes: list[Any] = [normalizers.Lowercase()] if lower else []
+    if line_end is not None:
+        changes.append(normalizers.Replace("\n", f" {line_end} "))
+    if changes:
+        file.normalizer = changes[0] if len(changes) == 1 else normalizers.Sequence(changes)
     file.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return TextTokenizer(file)
+
+
+def _line_end(vocabulary: Mapping[str, int]) -> str | None:
+    return next((symbol for symbol in LINE_ENDS if symbol in vocabulary), None)
 
 
 def character_tokenizer(symbols: Sequence[str]) -> TextTokenizer:

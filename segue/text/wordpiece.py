@@ -1,7 +1,7 @@
 """WordPiece: texts and pairs of texts as input of BERT, `[CLS] first [SEP] second [SEP]`, padded and truncated."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +10,9 @@ from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers, 
 from tokenizers import Tokenizer as TokenizerFile
 
 from segue.errors import InputError, SourceError
+from segue.text.tokenizer import MAX_IDS, reporting_errors
 
-CLS, SEP, PAD, UNKNOWN = "[CLS]", "[SEP]", "[PAD]", "[UNK]"
+CLS, SEP, PAD, UNKNOWN, MASK = "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"
 
 Text = str | tuple[str, str]
 
@@ -25,59 +26,94 @@ class Padded(NamedTuple):
     truncated: int  # the number of texts that were too long
 
 
-@dataclass(frozen=True, eq=False)
+class Pieces(NamedTuple):
+    """One text or pair, with its [CLS] and [SEP]."""
+
+    ids: list[int]
+    types: list[int]  # 0, and 1 for the second text of a pair
+    truncated: bool
+
+
 class WordPiece:
     """A WordPiece tokenizer that adds [CLS] and [SEP]."""
 
-    file: TokenizerFile
+    def __init__(self, file: TokenizerFile) -> None:
+        file.no_padding()  # published files pad and truncate as they like
+        file.no_truncation()
+        self.file = file
+        self.size = max(file.get_vocab().values(), default=-1) + 1  # its ids may have gaps
+        self._truncating = threading.Lock()
+
+    def pieces(self, texts: Sequence[Text], max_length: int) -> list[Pieces]:
+        """Each text or pair, truncated to `max_length` tokens; of a pair, the longer text first."""
+        with reporting_errors(InputError, "the tokenizer cannot read this text: "), self._truncating:
+            encoded: list[Encoding] = self.file.encode_batch(list(texts))
+            long = [place for place, one in enumerate(encoded) if len(one.ids) > max_length]
+            if long:
+                self.file.enable_truncation(max_length)
+                try:
+                    shorter = self.file.encode_batch([texts[place] for place in long])
+                finally:
+                    self.file.no_truncation()
+                for place, one in zip(long, shorter, strict=True):
+                    encoded[place] = one
+        cut = set(long)
+        return [Pieces(one.ids, one.type_ids, place in cut) for place, one in enumerate(encoded)]
 
     def encode(self, texts: Sequence[Text], max_length: int) -> Padded:
-        """A batch of texts or pairs. Each is truncated to `max_length` tokens; of a pair, the longer text first."""
+        """A batch of texts or pairs, padded to the longest of them."""
         if not texts:
             raise InputError("there are no texts to encode")
-        self.file.no_padding()
-        self.file.no_truncation()
-        untruncated = self.file.encode_batch(list(texts))
-        self.file.enable_truncation(max_length)
-        truncated: list[Encoding] = self.file.encode_batch(list(texts))
-        self.file.no_truncation()
-        size = max(len(one.ids) for one in truncated)
-        filler = self.file.token_to_id(PAD) or 0
-        rows = [(one.ids, one.attention_mask, one.type_ids) for one in truncated]
-        ids, mask, types = (
-            np.array([[*row[part], *[blank] * (size - len(row[part]))] for row in rows], dtype=np.int64)
-            for part, blank in ((0, filler), (1, 0), (2, 0))
-        )
-        return Padded(ids, mask, types, sum(len(one.ids) > max_length for one in untruncated))
+        pieces = self.pieces(texts, max_length)
+        size = max(len(one.ids) for one in pieces)
+        ids = np.full((len(pieces), size), self.padding, dtype=np.int64)
+        mask, types = np.zeros_like(ids), np.zeros_like(ids)
+        for row, one in enumerate(pieces):
+            ids[row, : len(one.ids)], types[row, : len(one.ids)] = one.ids, one.types
+            mask[row, : len(one.ids)] = 1
+        return Padded(ids, mask, types, sum(one.truncated for one in pieces))
+
+    @property
+    def padding(self) -> int:
+        """The id of [PAD], or 0."""
+        return self.file.token_to_id(PAD) or 0
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as they are written in the vocabulary."""
+        return [self.file.id_to_token(int(one)) or "" for one in ids]
+
+    def json(self) -> str:
+        """The content of its `tokenizer.json`."""
+        return str(self.file.to_str(pretty=False)) + "\n"
 
 
-def read_wordpiece(path: Path | str) -> WordPiece:
-    """Read a `tokenizer.json`, or a `vocab.txt` with one piece per line, which is taken to be lower-case."""
+def read_wordpiece(path: Path | str, *, lower: bool = True) -> WordPiece:
+    """Read a `tokenizer.json`, or a `vocab.txt` with one piece per line, whose text is made lower-case or not."""
     path = Path(path)
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
-    try:
-        file = TokenizerFile.from_file(str(path)) if path.suffix == ".json" else _from_pieces(path)
-    except SourceError:
-        raise
-    except Exception as error:  # the library raises bare Exceptions
-        raise SourceError(f"{path} is no tokenizer.json: {error}") from None
+    with reporting_errors(SourceError, f"{path} is no tokenizer.json: "):
+        file = TokenizerFile.from_file(str(path)) if path.suffix == ".json" else _from_pieces(path, lower)
     missing = [token for token in (CLS, SEP) if file.token_to_id(token) is None]
     if missing:
         raise SourceError(
             f"{path} does not know {' and '.join(missing)}; it is no WordPiece vocabulary of BERT's kind"
         )
-    return WordPiece(file)
+    wordpiece = WordPiece(file)
+    if wordpiece.size > MAX_IDS:
+        raise SourceError(f"{path} has an id of {wordpiece.size - 1:,}; ids should be below {MAX_IDS:,}")
+    return wordpiece
 
 
-def _from_pieces(path: Path) -> TokenizerFile:
+def _from_pieces(path: Path, lower: bool) -> TokenizerFile:
     pieces = path.read_text(encoding="utf-8").splitlines()
     places = {piece: place for place, piece in enumerate(pieces)}
     missing = [token for token in (CLS, SEP, UNKNOWN) if token not in places]
     if missing:
         raise SourceError(f"{path} lacks {', '.join(missing)}; it is no WordPiece vocabulary of BERT's kind")
     file = TokenizerFile(models.WordPiece(places, unk_token=UNKNOWN))
-    file.normalizer = normalizers.BertNormalizer(lowercase=True)
+    file.add_special_tokens([token for token in (PAD, UNKNOWN, CLS, SEP, MASK) if token in places])
+    file.normalizer = normalizers.BertNormalizer(lowercase=lower)
     file.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     file.decoder = decoders.WordPiece()
     file.post_processor = processors.BertProcessing((SEP, places[SEP]), (CLS, places[CLS]))

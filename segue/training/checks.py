@@ -55,15 +55,30 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
     if recipe.train.precision == "bfloat16" and device == "cpu":
         raise TrainingError("train.precision bfloat16 is for GPUs; on a CPU use float32")
     if recipe.train.sharded and not isinstance(recipe.model, XLConfig | Seq2SeqConfig):
-        raise TrainingError("train.sharded shards the blocks of a Transformer; this model has none")
+        raise TrainingError(
+            "train.sharded shards Transformers block by block; this one has no blocks to share out"
+        )
     if isinstance(recipe, Recipe) and isinstance(opened, Corpus):
         _check_language(recipe, opened)
-    elif (
-        isinstance(recipe, TranslationRecipe) and isinstance(opened, PairSet) and recipe.train.validate_every
-    ):
-        opened.split("valid")
-        if recipe.train.best == "bleu":
-            opened.check_uncut("valid")
+    elif isinstance(recipe, TranslationRecipe) and isinstance(opened, PairSet):
+        if recipe.train.validate_every:
+            opened.split("valid")
+            if recipe.train.best == "bleu":
+                opened.check_uncut("valid")
+        _check_sources(recipe, opened)
+
+
+def _check_sources(recipe: TranslationRecipe, pairs: PairSet) -> None:
+    """Check that no source is longer than a Linformer's matrices are wide."""
+    most = getattr(recipe.model, "max_source", 0)
+    splits = ["train", *["valid"][: recipe.train.validate_every]]
+    for split in splits if most else []:
+        longest = int(pairs.lengths(split)[:, 0].max())
+        if longest > most:
+            raise TrainingError(
+                f"a source of {split} has {longest} tokens with its end, and model.max_source is {most}; prepare the "
+                f"pairs again with --longest {most - 1}, or use --set model.max_source={longest}"
+            )
 
 
 def check_lanes_divide(recipe: Recipe | TranslationRecipe, ranks: int) -> None:

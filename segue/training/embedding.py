@@ -11,7 +11,8 @@ from segue.text.tokenizer import Tokenizer
 
 def input_embedding(model: nn.Module) -> Vocabulary:
     """The vocabulary whose embedding reads the input: of a translator, the source's."""
-    vocabulary = getattr(model, "source_vocabulary", None) or model.vocabulary
+    apart = (getattr(model, name, None) for name in ("source_vocabulary", "input_vocabulary"))
+    vocabulary = next(filter(None, apart), model.vocabulary)
     assert isinstance(vocabulary, Vocabulary)
     return vocabulary
 

@@ -26,8 +26,8 @@ from segue.progress import Report
 from segue.recipe import Recipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes, Segment
+from segue.training.intermediate import objective_of
 from segue.training.loop import MicroBatch, Validation
-from segue.training.objective import Objective
 from segue.training.state import State, fresh_state
 from segue.training.weights import initial_model, is_sharded
 
@@ -40,14 +40,15 @@ class LanguageTask:
     corpus: Corpus
     device: torch.device
     ranks: Ranks = ALONE
-    objective: Callable[[LanguageModel], nn.Module] = Objective  # its forward returns an ObjectiveOutput
+    objective: Callable[[LanguageModel], nn.Module] | None = None  # its forward returns an ObjectiveOutput
 
     def fresh(self, model: nn.Module | None = None) -> State:
         """The initial state of a run, with fresh weights or those of a model."""
         train = self.recipe.train
         weights = None if model is None else model.state_dict()
         build = partial(build_language_model, self.recipe.model)
-        built, trained = initial_model(build, self.objective, weights, train, self.device, self.ranks)
+        objective = self.objective or objective_of(train)
+        built, trained = initial_model(build, objective, weights, train, self.device, self.ranks)
         state = fresh_state(built, trained, train, self.ranks)
         lanes = train.lanes // train.accumulate // self.ranks.world_size
         state.memories = [built.start(lanes=lanes, reach=train.reach) for _ in range(train.accumulate)]
@@ -69,7 +70,7 @@ class LanguageTask:
         for group, some in enumerate(_lane_groups(segment, train.accumulate)):
             set_gradient_sync(state.trained, group + 1 == train.accumulate)
             with self._precision():
-                nats, memory, auxiliary = state.trained(some, state.memories[group])
+                nats, memory, auxiliary = state.trained(some, state.memories[group], state.counters.step)
             counted = nats[:, train.segment // 2 :] if train.loss == "half" else nats
             exact = counted.to(torch.promote_types(counted.dtype, torch.float32))
             yield MicroBatch(
@@ -103,6 +104,8 @@ class LanguageTask:
         scores = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
         if score.bytes is not None:
             scores["bits_per_byte"] = score.bits_per_byte
+        if score.mean_steps is not None:
+            scores["mean_steps"] = score.mean_steps
         return Validation(nats, score.tokens, scores)
 
     def write(self, folder: Path, state: State) -> None:

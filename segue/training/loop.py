@@ -154,7 +154,7 @@ class Training:
         if loss.auxiliary is not None and not math.isfinite(loss.auxiliary):
             raise self.ranks.error(self._not_finite("the auxiliary loss is not finite at"))
         norm = full_tensor(
-            torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.schedule.clip or math.inf)
+            torch.nn.utils.clip_grad_norm_(state.weights.values(), self.schedule.clip or math.inf)
         )
         if not norm.isfinite():
             raise self.ranks.error(self._not_finite("the gradient is not finite at"))

@@ -5,10 +5,12 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
+from segue.nn.encoder_decoder import EncoderDecoder
+from segue.nn.halting import ponder_cost
 from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
-from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
-from segue.nn.seq2seq import Seq2Seq
+from segue.nn.universal import UniversalTransformer
+from segue.nn.universal_seq2seq import UniversalSeq2Seq
 from segue.text.lanes import Segment
 from segue.text.pair_batches import Batch
 
@@ -20,7 +22,9 @@ class ObjectiveOutput(NamedTuple):
 
     nats: Tensor  # (B, T) cross-entropy of each target, unreduced
     memory: Memory | None = None  # for the next segment; None: the model has no memory
-    auxiliary: Tensor | None = None  # a scalar that is added to the mean of nats; on all ranks or on none
+    auxiliary: Tensor | None = (
+        None  # a mean over tokens that is added to that of nats; on all ranks or on none
+    )
 
 
 class Objective(nn.Module):
@@ -30,8 +34,8 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, segment: Segment, memory: Memory) -> ObjectiveOutput:
-        """Nats (B, T) of each target, and the memory for the next segment."""
+    def forward(self, segment: Segment, memory: Memory, step: int = 0) -> ObjectiveOutput:  # noqa: ARG002
+        """Nats (B, T) of each target, and the memory for the next segment. Some objectives change with the step."""
         device = self.model.vocabulary.tables[0].device
         hidden, after = self.model(
             segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
@@ -39,10 +43,28 @@ class Objective(nn.Module):
         return ObjectiveOutput(self.model.nats(hidden, segment.targets.to(device)), after)
 
 
+class PonderObjective(Objective):
+    """The cross-entropy of a segment, and the ponder cost of its tokens as auxiliary loss."""
+
+    def __init__(self, model: UniversalTransformer, ponder: float) -> None:
+        super().__init__(model)
+        self.ponder = ponder
+
+    def forward(self, segment: Segment, memory: Memory, step: int = 0) -> ObjectiveOutput:  # noqa: ARG002
+        """Nats (B, T) of each target, the memory for the next segment, and τ times the ponder cost."""
+        model = self.model
+        assert isinstance(model, UniversalTransformer)
+        hidden, after, pondering = model.pondered(
+            segment.tokens.to(model.device), memory, starts=segment.starts, lengths=segment.lengths
+        )
+        nats = model.nats(hidden, segment.targets.to(model.device))
+        return ObjectiveOutput(nats, after, self.ponder * ponder_cost(pondering))
+
+
 class PairObjective(nn.Module):
     """The label-smoothed cross-entropy of a batch of translations."""
 
-    def __init__(self, model: Seq2Seq | RecurrentSeq2Seq, smoothing: float) -> None:
+    def __init__(self, model: EncoderDecoder, smoothing: float) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
@@ -51,10 +73,32 @@ class PairObjective(nn.Module):
         model, device = self.model, self.model.vocabulary.tables[0].device
         memory = model.start(batch.source.to(device), batch.source_lengths)
         hidden, _ = model(batch.decoder_input.to(device), memory, lengths=batch.target_lengths)
-        targets = batch.targets.to(device)
-        nats = model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
-        return ObjectiveOutput(nats.masked_fill(targets < 0, 0))
+        return ObjectiveOutput(self._smoothed(hidden, batch.targets.to(device)))
+
+    def _smoothed(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(B, T) The label-smoothed cross-entropy of targets; zero where there is none."""
+        nats = self.model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
+        return nats.masked_fill(targets < 0, 0)
 
     def within(self, do: Callable[[], Value]) -> Value:
         """Call `do` while FSDP holds the model's weights gathered."""
         return do()
+
+
+class PonderPairObjective(PairObjective):
+    """The same, and the ponder cost of both sides' tokens as auxiliary loss."""
+
+    def __init__(self, model: UniversalSeq2Seq, smoothing: float, ponder: float) -> None:
+        super().__init__(model, smoothing)
+        self.ponder = ponder
+
+    def forward(self, batch: Batch) -> ObjectiveOutput:
+        """Nats (B, T) against the smoothed target; and τ times the ponder cost, the mean over both sides' tokens."""
+        model, device = self.model, self.model.vocabulary.tables[0].device
+        assert isinstance(model, UniversalSeq2Seq)
+        memory = model.start(batch.source.to(device), batch.source_lengths)
+        hidden, _, pondering = model.pondered(
+            batch.decoder_input.to(device), memory, lengths=batch.target_lengths
+        )
+        nats = self._smoothed(hidden, batch.targets.to(device))
+        return ObjectiveOutput(nats, None, self.ponder * ponder_cost(memory.pondering, pondering))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.optim import Optimizer
 from segue.distributed import distributed_like
 from segue.recipe import Schedule
 from segue.training.muon import Muon
+
+NONE: Mapping[str, nn.Parameter] = MappingProxyType({})
 
 
 def learning_rate_at(step: int, train: Schedule) -> float:
@@ -43,9 +46,14 @@ def _scheduled(step: int, steps: int, train: Schedule) -> float:
     return train.learning_rate * share
 
 
-def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
-    """Adam or AdamW for everything, or Muon for the matrices inside the layers and AdamW for the rest."""
-    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+def build_optimizers(
+    model: nn.Module, train: Schedule, heads: Mapping[str, nn.Parameter] = NONE
+) -> list[Optimizer]:
+    """One optimizer for everything, or Muon for the matrices inside the layers and AdamW for the rest.
+
+    `heads` are weights of the objective, beside the model's.
+    """
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad} | dict(heads)
     adam: dict[str, Any] = {
         "lr": train.learning_rate,
         "betas": (train.beta1, train.beta2),
@@ -57,6 +65,10 @@ def build_optimizers(model: nn.Module, train: Schedule) -> list[Optimizer]:
         return [torch.optim.Adam(named.values(), **adam)]
     if train.optimizer == "adamw":
         return [torch.optim.AdamW(named.values(), weight_decay=decay, **adam)]
+    if train.optimizer in ("sgd", "nesterov"):
+        nesterov = train.optimizer == "nesterov" and train.beta1 > 0
+        momentum: dict[str, Any] = {"momentum": train.beta1, "nesterov": nesterov, "weight_decay": decay}
+        return [torch.optim.SGD(named.values(), lr=train.learning_rate, fused=True, **momentum)]
     matrices = {
         name
         for name, weight in named.items()
@@ -76,20 +88,20 @@ def set_learning_rate(optimizers: Sequence[Optimizer], learning_rate: float) -> 
             group["lr"] = learning_rate
 
 
-def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+def optimizer_tensors(weights: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
     """The optimizers' state (momentum, moments, step) of each weight, named after the weight."""
     states: dict[Tensor, dict[str, Any]] = {}
     for optimizer in optimizers:
         states |= optimizer.state
     return {
         f"{name}:{key}": value
-        for name, weight in model.named_parameters()
+        for name, weight in weights.items()
         for key, value in states.get(weight, {}).items()
     }
 
 
 def restore_optimizers(
-    model: nn.Module, optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor], optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
     """Set the optimizers' state to what `optimizer_tensors` returned."""
     owners = {
@@ -98,7 +110,6 @@ def restore_optimizers(
         for group in optimizer.param_groups
         for weight in group["params"]
     }
-    weights = dict(model.named_parameters())
     for full, value in tensors.items():
         name, key = full.rsplit(":", 1)
         weight = weights[name]

@@ -3,7 +3,8 @@
 A checkpoint is the model's bundle and these files:
 
     training.json             the counters
-    training.safetensors      optimizer state; of a single process also memories and random number generators
+    training.safetensors      optimizer state, and weights of the objective alone; of a single process also memories
+                              and random number generators
     lanes-00000.safetensors   memories and random number generators of one rank, if there are several
 
 Memories are numbered in the order of their lanes, over all ranks, so a run can be resumed with another number of ranks.
@@ -68,6 +69,17 @@ class State:
     memories: list[Memory] = field(default_factory=list)  # of a language model: one for each micro-batch
     counters: Counters = field(default_factory=Counters)
 
+    @property
+    def heads(self) -> dict[str, nn.Parameter]:
+        """The objective's own weights: trained and saved with the run, and no part of the model."""
+        named = ((name.removeprefix("module."), weight) for name, weight in self.trained.named_parameters())
+        return {name: weight for name, weight in named if not name.startswith("model.")}
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """All weights that are trained, by name."""
+        return {**dict(self.model.named_parameters()), **self.heads}
+
     def count(self, **changes: Any) -> None:
         self.counters = self.counters.model_copy(update=changes)
 
@@ -75,7 +87,9 @@ class State:
 def fresh_state(model: nn.Module, trained: nn.Module, schedule: Schedule, ranks: Ranks) -> State:
     """The initial state of a run: a model, its wrapped objective and new optimizers."""
     ranks.seed(schedule.seed)
-    return State(model, build_optimizers(model, schedule), trained.train())
+    state = State(model, [], trained.train())
+    state.optimizers = build_optimizers(model, schedule, state.heads)
+    return state
 
 
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -98,16 +112,18 @@ def save_state(
         ranks.from_rank_zero(lambda: _prune(run, counters, schedule))  # if it was killed before that
         return target
     weights, own = dict(state.model.state_dict()), _own_tensors(state, ranks)
-    optimizers = {
-        f"optimizer/{name}": value for name, value in optimizer_tensors(state.model, state.optimizers).items()
+    learning = {
+        f"optimizer/{name}": value
+        for name, value in optimizer_tensors(state.weights, state.optimizers).items()
     }
+    learning |= {f"heads/{name}": weight.detach() for name, weight in state.heads.items()}
 
     def finish() -> None:
         with atomic_folder(target, BundleError) as folder:
             write(folder, state)
             if ranks.world_size == 1:
                 write_tensors(folder / WEIGHTS, weights)
-                write_tensors(folder / TENSORS, {**optimizers, **own})
+                write_tensors(folder / TENSORS, {**learning, **own})
             else:
                 for file in shards.iterdir():
                     file.rename(folder / file.name)
@@ -119,7 +135,7 @@ def save_state(
     def alongside() -> None:
         write_tensors(shards / f"lanes-{ranks.rank:05d}.safetensors", own)
 
-    ranks.save(shards, {WEIGHTS: weights, TENSORS: optimizers}, alongside, finish)
+    ranks.save(shards, {WEIGHTS: weights, TENSORS: learning}, alongside, finish)
     return target
 
 
@@ -191,7 +207,8 @@ def _restored(folder: Path, state: State, ranks: Ranks) -> State:
     tensors: dict[str, Tensor] = {}
     for file in folder.glob("*.safetensors"):
         tensors |= {} if file.name == WEIGHTS else read_tensors(file)
-    restore_optimizers(state.model, state.optimizers, _with_prefix(tensors, "optimizer/"))
+    _set_heads(state.heads, _with_prefix(tensors, "heads/"))
+    restore_optimizers(state.weights, state.optimizers, _with_prefix(tensors, "optimizer/"))
     if state.memories:
         state.memories = [memory.to(device) for memory in _own_memories(tensors, state.memories, ranks)]
     state.counters = Counters(**read_json(folder / COUNTERS))
@@ -202,6 +219,16 @@ def _restored(folder: Path, state: State, ranks: Ranks) -> State:
     if _generator_key("cuda", ranks) in tensors and device.type == "cuda":
         torch.cuda.set_rng_state(tensors[_generator_key("cuda", ranks)], device)
     return state
+
+
+@torch.no_grad()
+def _set_heads(heads: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Set the objective's own weights to the saved ones."""
+    shapes = [{name: weight.shape for name, weight in some.items()} for some in (heads, saved)]
+    if shapes[0] != shapes[1]:
+        raise BundleError("the checkpoint has other weights of the objective than the recipe asks for")
+    for name, weight in heads.items():
+        weight.copy_(distributed_like(weight, saved[name]))
 
 
 def _own_memories(tensors: dict[str, Tensor], fresh: list[Memory], ranks: Ranks) -> Iterator[Memory]:

@@ -4,7 +4,7 @@ Letters: B pairs, T tokens, V vocabulary.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,11 +17,10 @@ from torch import nn
 
 from segue.checkpoint import Translator, describe_translator
 from segue.distributed import ALONE, Ranks, set_gradient_sync
-from segue.infer.judge import bleu, split_nats, split_texts
+from segue.infer.judge import bleu, read_split, split_texts
 from segue.infer.translate import translate
+from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.models import build_translator
-from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
-from segue.nn.seq2seq import Seq2Seq
 from segue.progress import Report
 from segue.recipe import TranslationRecipe
 from segue.text.batches import batches
@@ -29,7 +28,7 @@ from segue.text.pair_batches import Batch, batch_of
 from segue.text.pairs import PairSet
 from segue.text.special_tokens import IGNORED
 from segue.training.loop import MicroBatch, Validation
-from segue.training.objective import PairObjective
+from segue.training.objective import PairObjective, PonderPairObjective
 from segue.training.state import State, fresh_state
 from segue.training.weights import initial_model
 
@@ -49,7 +48,9 @@ class TranslationTask:
         train = self.recipe.train
         weights = None if model is None else model.state_dict()
         build = partial(build_translator, self.recipe.model)
-        objective = partial(PairObjective, smoothing=train.smoothing)
+        objective: Callable[[Any], nn.Module] = partial(PairObjective, smoothing=train.smoothing)
+        if train.ponder:
+            objective = partial(PonderPairObjective, smoothing=train.smoothing, ponder=train.ponder)
         built, trained = initial_model(build, objective, weights, train, self.device, self.ranks)
         return fresh_state(built, trained, train, self.ranks)
 
@@ -69,21 +70,27 @@ class TranslationTask:
 
     def micro_batches(self, state: State) -> Iterator[MicroBatch]:
         """The next `accumulate` batches, each with this rank's pairs only. Every token of a step has equal weight."""
-        accumulate = self.recipe.train.accumulate
+        accumulate, ranks = self.recipe.train.accumulate, self.ranks
         chosen = [self._next(state) for _ in range(accumulate)]
-        total = sum(len(self.pairs.pair(int(number))[1]) + 1 for numbers in chosen for number in numbers)
+        sizes = [self._sizes(numbers) for numbers in chosen]
+        both_sides = np.concatenate(sizes).sum(axis=0)
         for place, numbers in enumerate(chosen):
             set_gradient_sync(state.trained, place + 1 == accumulate)
             batch = self._own_pairs(numbers)
+            share = sizes[place][ranks.rank :: ranks.world_size].sum() / both_sides.sum()
             with self._precision():
                 nats, _, auxiliary = state.trained(batch)
             # gradients are the mean over ranks, and the loss of a rank is its share of a sum
             yield MicroBatch(
-                self.ranks.world_size * nats.sum() / total,
+                ranks.world_size * nats.sum() / int(both_sides[1]),
                 nats,
                 partial(_pair, batch.numbers),
-                None if auxiliary is None else auxiliary / accumulate,
+                None if auxiliary is None else auxiliary * (ranks.world_size * float(share)),
             )
+
+    def _sizes(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """(B, 2) The tokens of each pair's source and target, with one special token each."""
+        return np.array([[len(side) + 1 for side in self.pairs.pair(int(number))] for number in numbers])
 
     def _own_pairs(self, numbers: np.ndarray[Any, Any]) -> Batch:
         """The pairs of a batch that are this rank's: every `world_size`-th, so that all ranks have similar lengths."""
@@ -118,8 +125,11 @@ class TranslationTask:
         return validation
 
     def _scores(self, state: State, report: Report) -> Validation:
-        nats, pairs = split_nats(_translator(state), self.pairs, "valid"), self.pairs.split("valid").pairs
+        reading = read_split(_translator(state), self.pairs, "valid")
+        nats, pairs = reading.nats, self.pairs.split("valid").pairs
         scores = {"nats": nats, "perplexity": math.exp(min(700.0, nats))}
+        if reading.source_steps is not None and reading.target_steps is not None:
+            scores |= {"source_steps": reading.source_steps, "target_steps": reading.target_steps}
         if self.recipe.train.best == "loss":
             return Validation(nats, pairs, scores)
         score = self._bleu(state, report)
@@ -158,6 +168,6 @@ def _objective(state: State) -> PairObjective:
     return objective
 
 
-def _translator(state: State) -> Seq2Seq | RecurrentSeq2Seq:
-    assert isinstance(state.model, Seq2Seq | RecurrentSeq2Seq)
+def _translator(state: State) -> EncoderDecoder:
+    assert isinstance(state.model, EncoderDecoder)
     return state.model

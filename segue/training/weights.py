@@ -35,13 +35,21 @@ def initial_model(
         if weights is not None:
             model.load_state_dict(weights)
         freeze(model, train)
-        return model, ranks.data_parallel(objective(model.to(device)))
-    model, draws = deferred(build)  # no rank ever holds the whole model
+        return model, ranks.data_parallel(objective(model).to(device))
+    built: list[Model] = []
+
+    def build_both() -> nn.Module:
+        built.append(build())
+        return objective(built[0])
+
+    whole, draws = deferred(build_both)  # no rank ever holds the whole model
+    model = built[0]
     freeze(model, train)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    trained = ranks.shard(objective(model), blocks, device, half=train.precision == "bfloat16")
+    trained = ranks.shard(whole, blocks, device, half=train.precision == "bfloat16")
     trained.to_empty(device=device)
+    given = {f"model.{name}": weight for name, weight in (weights or {}).items()}
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(distributed_like(weight, draws[name]() if weights is None else weights[name]))
+        for name, weight in trained.named_parameters():
+            weight.copy_(distributed_like(weight, given[name] if name in given else draws[name]()))
     return model, trained

@@ -160,6 +160,7 @@ def test_an_unknown_kind_is_told_what_there_is() -> None:
     values = recipe().model_dump(mode="json")
     values["model"]["kind"] = "rnn"
     with pytest.raises(
-        SegueError, match="model.kind should be one of 'xl', 'recurrent', 'kernel'; found 'rnn'"
+        SegueError,
+        match="model.kind should be one of 'xl', 'recurrent', 'kernel', 'universal', 'convolutional'; found 'rnn'",
     ):
         Recipe(**values)

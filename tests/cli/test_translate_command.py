@@ -14,8 +14,9 @@ import segue
 from segue.checkpoint import Bundle, Translator
 from segue.cli import app
 from segue.cli.translate import translate
-from segue.config import Reach, Reading, Seq2SeqConfig, Translating, XLConfig
+from segue.config import Reach, Reading, RecurrentSeq2SeqConfig, Seq2SeqConfig, Translating, XLConfig
 from segue.errors import SegueError
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from segue.text.learn import train_bpe, train_characters, train_words
 from segue.text.tokenizer import (
@@ -69,6 +70,46 @@ def test_a_page_shows_the_first_line_that_is_not_empty(translator: Path, tmp_pat
     lines = told("translate", translator, tmp_path / "lines", "--attention", tmp_path / "page.html")
     assert len(lines.splitlines()) == 4
     assert "the sea" in (tmp_path / "page.html").read_text()
+
+
+def test_longer_sources_and_translations_can_be_allowed(translator: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("the sea\n")
+    warnings = []
+    for longest in (3, 7):
+        words = ["translate", str(translator), str(tmp_path / "lines"), "--longest", str(longest)]
+        done = CliRunner().invoke(app, words, env={"SEGUE_THREADS": "1"})
+        assert done.exit_code == 0, done.exception
+        warnings.append("1 lines had more than 3 tokens" in done.stderr)
+    assert warnings == [True, False]
+
+
+def recurrent(folder: Path, *, attention: bool) -> Path:
+    config = RecurrentSeq2SeqConfig(vocab=258, width=8, layers=1, attention=attention)
+    Translator(RecurrentSeq2Seq(config), Translating(longest=9), ByteTokenizer(), ByteTokenizer()).save(
+        folder
+    )
+    return folder
+
+
+def test_attention_of_a_recurrent_translator_is_drawn(tmp_path: Path) -> None:
+    run = recurrent(tmp_path / "rnn", attention=True)
+    (tmp_path / "lines").write_text("the sea\n")
+    told("translate", run, tmp_path / "lines", "--attention", tmp_path / "first.html")
+    told("attention", run, "--text", "the sea", "-o", tmp_path / "second.html")
+    for name in ("first", "second"):
+        page = (tmp_path / f"{name}.html").read_text()
+        assert '"name": "decoder to encoder"' in page
+        assert '"heads": 1' in page
+
+
+def test_a_recurrent_translator_without_attention_has_none_to_draw(tmp_path: Path) -> None:
+    run = recurrent(tmp_path / "rnn", attention=False)
+    done = CliRunner().invoke(
+        app, ["attention", str(run), "--text", "sea", "-o", str(tmp_path / "page.html")]
+    )
+    assert isinstance(done.exception, SegueError)
+    assert "this translator has no attention to show" in str(done.exception)
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_reference_needs_them_all(translator: Path, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Recorded attention is what the model used, and recording changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from segue.config import Reach, Seq2SeqConfig
+from segue.config import Reach, RecurrentSeq2SeqConfig, Seq2SeqConfig
 from segue.infer.trace import TERMS, recording, recording_terms
+from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from segue.nn.seq2seq import Seq2Seq
 from support import build, shape, some_tokens
 
@@ -55,6 +57,27 @@ def test_weights_between_a_source_and_a_target() -> None:
         "decoder.0.cross": (2, 2, 3, 5),
     }
     assert not seen["decoder.0.cross"][1, ..., 2:].any()  # no padding is looked at
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_weights_of_a_recurrent_decoder_to_its_source(cell: str) -> None:
+    config = RecurrentSeq2SeqConfig(vocab=13, width=6, layers=2, cell=cell)
+    model = RecurrentSeq2Seq(config).double().eval()
+    lengths = torch.tensor([5, 2, 0])
+    memory = model.start(some_tokens(3, 5), lengths)
+    with recording(model) as seen, recording_terms(model) as terms:
+        found, _ = model(some_tokens(3, 4), memory)
+    weights = seen["attention"]
+    assert not terms
+    assert weights.shape == (3, 1, 4, 5)
+    assert_close(weights.sum(dim=-1), torch.ones(3, 1, 4, dtype=torch.float64))
+    assert not weights[1, ..., 2:].any()  # no padding is looked at
+    blurred = replace(memory, source=memory.source * (torch.arange(5) == 4)[None, :, None])
+    model.asking.weight.zero_()  # equal weights: the context is the mean of what is held
+    with recording(model) as equal:
+        assert not torch.equal(model(some_tokens(3, 4), blurred)[0], found)
+    assert_close(equal["attention"][0], torch.full((1, 4, 5), 0.2, dtype=torch.float64))
 
 
 @torch.no_grad()

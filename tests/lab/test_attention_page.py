@@ -17,8 +17,9 @@ from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.errors import InputError
 from segue.infer.trace import TERMS
+from segue.interop.encoders import is_encoder_folder, load_encoder
 from segue.lab.attention_page import View, attention_page
-from segue.lab.attention_views import encoder_views, is_encoder, reader_views
+from segue.lab.attention_views import encoder_views, reader_views
 from segue.text.tokenizer import ByteTokenizer
 from support import build, shape
 
@@ -132,22 +133,20 @@ def bert_folder(folder: Path) -> Path:
 
 def test_every_token_of_an_encoder_looks_at_every_other(tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "bert")
-    assert is_encoder(folder)
-    (view,) = encoder_views(folder, "The animal was tired")
+    assert is_encoder_folder(folder)
+    encoder = load_encoder(folder)
+    (view,) = encoder_views(encoder, "The animal was tired")
     assert view.queries == view.keys == ["[CLS]", "the", "animal", "was", "tired", "[SEP]"]
     assert (view.memory, view.terms) == (0, {})
     assert bool((view.weights > 0).all())
     with pytest.raises(InputError, match="more tokens than the 8"):
-        encoder_views(folder, "the animal was too tired it was too tired")
-    (folder / "vocab.txt").unlink()
-    with pytest.raises(InputError, match="neither tokenizer.json nor vocab.txt"):
-        encoder_views(folder, "the animal")
+        encoder_views(encoder, "the animal was too tired it was too tired")
 
 
-def test_a_bundle_is_no_encoder(tmp_path: Path) -> None:
+def test_a_bundle_of_a_language_model_is_no_encoder(tmp_path: Path) -> None:
     a_bundle().save(tmp_path / "bundle")
-    assert not is_encoder(tmp_path / "bundle")
-    assert not is_encoder(tmp_path)
+    assert not is_encoder_folder(tmp_path / "bundle")
+    assert not is_encoder_folder(tmp_path)
 
 
 def seen_in_a_browser(page: str, folder: Path, asked: str = "", then: str = "") -> str:
@@ -183,6 +182,38 @@ def test_a_browser_shows_where_the_token_looks_that_is_pointed_at(tmp_path: Path
     choose = "$('term').value = 0; $('term').onchange()"
     dom = seen_in_a_browser(page, tmp_path, "view=0&head=1", choose)
     assert summary(dom) == "“d” attends most to “c” (100 %); 0 % of its attention is on memory"
+
+
+def test_a_browser_shows_all_heads_in_their_colours_one_or_their_mean(tmp_path: Path) -> None:
+    weights = torch.zeros(3, 2, 4)
+    for head, key in enumerate((0, 1, 3)):
+        weights[head, :, key] = 1
+    names = ["layer 1", "layer 2"]
+    page = attention_page(
+        "Title", "subtitle", [View(name, ["c", "d"], list("abcd"), weights) for name in names]
+    )
+    dom = seen_in_a_browser(page, tmp_path)
+    strokes = re.findall(r'class="arrow" data-head="(\d)" style="stroke: ([^;]*)', dom)
+    assert [head for head, _ in strokes] == ["0", "1", "2"]
+    assert len({colour for _, colour in strokes}) == 3
+    assert dom.count('class="stripes"') == 4
+    dom = seen_in_a_browser(page, tmp_path, then="document.querySelectorAll('#heads button')[2].click()")
+    assert summary(dom) == "“d” attends most to “d” (100 %)"
+    assert (dom.count('class="stripes"'), arrows(dom)) == (0, ["arrow"])
+    dom = seen_in_a_browser(page, tmp_path, "view=0&head=-1")
+    assert (summary(dom), len(arrows(dom))) == ("“d” attends most to “a” (33 %)", 3)
+
+
+def test_keys_of_the_keyboard_choose_the_layer(tmp_path: Path) -> None:
+    ones = [View(f"layer {key}", ["c"], ["a", "b"], torch.eye(2)[key][None, None]) for key in range(2)]
+    page = attention_page("Title", "subtitle", ones)
+    press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp'}));"
+    assert summary(seen_in_a_browser(page, tmp_path)) == "“c” attends most to “a” (100 %)"
+    for times in (1, 2):  # above the last layer there is none
+        assert (
+            summary(seen_in_a_browser(page, tmp_path, then=press * times))
+            == "“c” attends most to “b” (100 %)"
+        )
 
 
 def test_a_browser_shows_a_text_that_looks_like_markup(tmp_path: Path) -> None:

@@ -27,7 +27,14 @@ def changed(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["lab/attention.py", "lab/trained.py", "infer/trace.py", "nn/xl.py", "training/run.py", "config.py"],
+    [
+        "lab/attention.py",
+        "lab/trained.py",
+        "infer/trace.py",
+        "nn/xl.py",
+        "training/run.py",
+        "config/reading.py",
+    ],
 )
 def test_a_byte_of_any_module_that_an_experiment_imports_changes_its_key(file: str, package: Path) -> None:
     before = digest("segue.lab.attention", package)

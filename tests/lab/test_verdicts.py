@@ -18,7 +18,7 @@ def test_fewer_bits_are_fewer_with_every_seed_and_by_enough() -> None:
 
 def side(*bits: float) -> dict[str, object]:
     lengths = [64 * times for times in extrapolation.LENGTH_FACTORS]
-    return {"bits": [list(bits)], "trained": 64, "lengths": lengths}
+    return {"bits": [list(bits)], "trained": 64, "lengths": lengths, "clamps": [[31] * len(lengths)]}
 
 
 def test_lengths_that_make_no_difference_are_neither_gain_nor_loss() -> None:
@@ -26,9 +26,10 @@ def test_lengths_that_make_no_difference_are_neither_gain_nor_loss() -> None:
     worse = side(2.2, 2.3, 2.4, 2.5, 2.6)
     better = side(2.2, 2.1, 2.0, 2.1, 2.2)
     for sides, wanted in (((flat, flat), (False, False)), ((better, worse), (True, True))):
-        results = {"sides": dict(zip(("xl", "shaw"), sides, strict=True)), "tokens": 1, "scored": 1}
+        results = {"sides": dict(zip(("xl-clamp", "shaw"), sides, strict=True)), "tokens": 1, "scored": 1}
         blocks = extrapolation.tell(results)
         assert (shown(blocks, "gains from"), shown(blocks, "get worse")) == wanted
+        assert any(isinstance(block, str) and "31 at 64" in block for block in blocks)
 
 
 def test_a_memory_is_of_little_use_only_beside_one_that_is_of_use() -> None:

@@ -144,5 +144,5 @@ def test_it_reads_nearly_the_same_by_steps_and_by_segments(norm: str) -> None:
 def test_what_cannot_be_rounded_is_refused() -> None:
     with pytest.raises(InputError, match="int8 is for float32 models on a CPU; this one is torch.float64"):
         model().double().frozen(int8=True)
-    with pytest.raises(InputError, match="int8 is for Transformers"):
+    with pytest.raises(InputError, match="int8 is for Transformer-XL"):
         RecurrentModel(RecurrentConfig(vocab=9, width=8)).frozen(int8=True)

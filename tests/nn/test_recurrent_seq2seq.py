@@ -42,6 +42,22 @@ def test_padding_changes_nothing(changes: dict[str, object], length: int, more: 
     assert_close(model(following, later)[0], model(following, after)[0])
 
 
+@pytest.mark.parametrize("cutoffs", [(), (5,)], ids=["plain", "adaptive"])
+def test_every_weight_has_a_beginning(cutoffs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.empty` gives whatever lies in memory: here nothing that is a number."""
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **_kinds: torch.full(_flat(sizes), torch.nan))
+    model = build(embedding=4, source_vocab=VOCAB, cutoffs=cutoffs, tied=False)
+    monkeypatch.undo()
+    assert "vocabulary.projections.0" in model.state_dict()
+    assert all(weight.isfinite().all() for weight in model.state_dict().values())
+    hidden, _ = model(some_tokens(2, 3), model.start(some_tokens(2, 5)))
+    assert (model.nats(hidden, some_tokens(2, 3, 1)) < 30).all()
+
+
+def _flat(sizes: tuple[object, ...]) -> tuple[int, ...]:
+    return tuple(sizes[0]) if isinstance(sizes[0], tuple | torch.Size) else sizes
+
+
 @given(configs, st.permutations(range(4)))
 def test_the_order_of_sentences_changes_nothing(changes: dict[str, object], order: list[int]) -> None:
     model = build(**changes)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch.testing import assert_close
 
 from segue.config import Seq2SeqConfig
 from segue.errors import InputError
-from segue.nn.positions import interleaved_sinusoids
+from segue.nn.positions import interleaved_sinusoids, sinusoids
 from segue.nn.seq2seq import Seq2Seq
 from support import some_tokens
 
@@ -79,36 +80,47 @@ def copy_block(ours: nn.Module, theirs: nn.Module) -> None:
 def torchs(model: Seq2Seq) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
     config, pre = model.config, model.config.norm == "pre"
     shape = {"dim_feedforward": config.feedforward, "dropout": 0.0, "norm_first": pre, "dtype": torch.float64}
+    shape["activation"] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}[config.activation]
+    final = pre or config.final_norm
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(config.width, config.heads, **shape),
         config.encoder_layers,
-        nn.LayerNorm(config.width, dtype=torch.float64) if pre else None,
+        nn.LayerNorm(config.width, dtype=torch.float64) if final else None,
         enable_nested_tensor=False,
     )
     decoder = nn.TransformerDecoder(
         nn.TransformerDecoderLayer(config.width, config.heads, **shape),
         config.decoder_layers,
-        nn.LayerNorm(config.width, dtype=torch.float64) if pre else None,
+        nn.LayerNorm(config.width, dtype=torch.float64) if final else None,
     )
     for ours, theirs in zip(
         [*model.encoder, *model.decoder], [*encoder.layers, *decoder.layers], strict=True
     ):
         copy_block(ours, theirs)
-    if pre:
+    if final:
         encoder.norm.load_state_dict(model.encoder_norm.state_dict())
         decoder.norm.load_state_dict(model.decoder_norm.state_dict())
     return encoder, decoder
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_torchs_own_gives_the_same_and_the_same_gradients(norm: str) -> None:
-    model = build(norm=norm)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "post"},
+        {"norm": "pre"},
+        {"final_norm": True, "activation": "gelu"},
+        {"activation": "swish", "sinusoids": "concatenated"},
+    ],
+)
+def test_torchs_own_gives_the_same_and_the_same_gradients(changes: dict[str, object]) -> None:
+    model = build(**changes)
     encoder, decoder = torchs(model)
     source, target, lengths = some_tokens(3, 5), some_tokens(3, 4, 1), torch.tensor([5, 2, 3])
     padded = torch.arange(5) >= lengths[:, None]
 
     def placed(tokens: Tensor) -> Tensor:
-        places = interleaved_sinusoids(torch.arange(tokens.size(1)), 8, torch.float64)
+        order = sinusoids if model.config.sinusoids == "concatenated" else interleaved_sinusoids
+        places = order(torch.arange(tokens.size(1)), 8, torch.float64)
         return (model.vocabulary.embed(tokens) + places).transpose(0, 1)
 
     mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from segue.errors import SegueError
 from segue.progress import silent
 from segue.text.batches import batches, longest_first
+from segue.text.corpus import file_checksum
 from segue.text.pairs import (
     Pairs,
     PairsConfig,
@@ -65,6 +66,30 @@ def test_what_is_too_long_is_read_in_part_counted_and_kept_whole(tmp_path: Path,
         assert list(pair_set.texts(split)) == [
             (cased(ours, lower), cased(theirs, lower)) for ours, theirs in wanted
         ]
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_words_that_are_unknown_stay_in_the_text(tmp_path: Path, joint: bool) -> None:
+    """References are what was written: a model must not be right because it says <unk>."""
+    config = PairsConfig(tokenizer="words", minimum=2, joint=joint, lower=True)
+    parts = {"train": lambda: iter([(b"a sea", b"ein Meer"), (b"a ship", b"ein Schiff")]), "valid": pairs()}
+    header = prepare_pairs(parts, tmp_path / "pairs", config, silent)
+    pair_set = open_pairs(tmp_path / "pairs")
+    assert header.vocab == (5 if joint else 4)  # <unk>, a, ein; start, end
+    assert [side.tolist() for side in pair_set.pair(0)] == ([[1, 0], [2, 0]] if joint else [[1, 0], [1, 0]])
+    assert list(pair_set.texts("valid")) == [
+        (cased(ours.encode(), True), cased(theirs.encode(), True)) for ours, theirs in PAIRS[:3]
+    ]
+    assert list(pair_set.texts("train"))[1] == (b"a ship", b"ein schiff")
+    (tmp_path / "pairs" / "texts.txt").write_text("a sea\n")
+    with pytest.raises(SegueError, match="texts.txt has changed"):
+        open_pairs(tmp_path / "pairs")
+    lies = header.model_dump() | {
+        "checksums": {**header.checksums, "texts.txt": file_checksum(tmp_path / "pairs" / "texts.txt")}
+    }
+    (tmp_path / "pairs" / "pairs.json").write_text(json.dumps(lies))
+    with pytest.raises(SegueError, match="texts.txt has 1 lines; 5 pairs have twice as many"):
+        open_pairs(tmp_path / "pairs")
 
 
 def test_older_folders_are_prepared_again_if_a_side_was_cut(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer as TokenizerFile
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from segue.errors import InputError, SourceError
-from segue.text.learn import train_bpe, train_characters, train_words
+from segue.text.learn import train_bpe, train_characters, train_sentence_words, train_words
+from segue.text.sources import WordConvention
 from segue.text.tokenizer import (
     ByteTokenizer,
     TextTokenizer,
@@ -118,6 +119,30 @@ def test_known_words_and_lines_come_back(lines: list[list[str]]) -> None:
     assert [line.split() for line in tokenizer.decode(ids).split(b"\n")] == [
         line.split() for line in text.split(b"\n")
     ]
+
+
+def test_lines_of_the_one_billion_word_benchmark_end_in_s() -> None:
+    tokenizer = train_words([b"the sea\nthe\n"], 1, WordConvention(boundary="<S>", unknown="<UNK>"))
+    assert tokenizer.encode(b"the ship\nsea\n") == [2, 1, 0, 3, 0]
+    assert tokenizer.decode([2, 0, 3, 0]) == b"the\n sea\n"
+    assert start_ids(tokenizer) == [0]
+
+
+@given(st.lists(st.text("ab'.,-é 1", min_size=1)))
+def test_sentences_of_words_come_back_as_they_were_written(sentences: list[str]) -> None:
+    tokenizer = train_sentence_words([text.encode() for text in sentences], 9999, 1)
+    for text in sentences:
+        assert tokenizer.decode(tokenizer.encode(text.encode())).decode() == " ".join(text.split())
+
+
+def test_sentences_are_cut_into_words_and_marks() -> None:
+    tokenizer = train_sentence_words([b"The dog's ball. The dog, the  dog", b"The dog"], 4, 2)
+    assert [tokenizer.decode([place]) for place in range(tokenizer.size)] == [b"<unk>", b"dog", b"The"]
+    assert tokenizer.encode(b"The\tcat") == [2, 0]
+    assert tokenizer.decode([2, 0, 1]) == b"The <unk> dog"
+    assert tokenizer.encode(b"  ") == []
+    assert train_sentence_words([b"a b c c"], 2, 1).size == 2
+    assert train_sentence_words([], 5, 1).encode(b"a") == [0]
 
 
 def test_a_symbol_named_twice_is_refused() -> None:

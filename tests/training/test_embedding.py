@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 import segue
 from segue.checkpoint import checkpoints, load_translator
+from segue.cli import app
 from segue.errors import SegueError
 from segue.interop.vectors import Vectors
 from segue.recipe import Recipe, with_changes
@@ -17,7 +19,15 @@ from tests.runs import make_corpus
 from tests.runs import small_recipe as language_recipe
 from tests.training.test_translation import make_pairs, small_recipe
 
+SMALL = {"width": 8, "embedding": 3, "heads": 2, "feedforward": 8, "encoder_layers": 1, "decoder_layers": 1}
+
 WORDS = ("one", "two", "seven", "zero")
+
+
+def told(*words: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, words)], env={"SEGUE_THREADS": "1"})
+    assert done.exit_code == 0, done.exception
+    return done.stdout
 
 
 def vectors(width: int) -> Vectors:
@@ -26,6 +36,27 @@ def vectors(width: int) -> Vectors:
 
 def table(model: segue.Seq2Seq) -> Tensor:
     return getattr(model, "source_vocabulary", model.vocabulary).tables[0].detach()
+
+
+def test_pairs_of_words_train_with_vectors_that_stay(tmp_path: Path) -> None:
+    """From the command line: a word's row in the source's embedding is its vector, before and after training."""
+    (tmp_path / "train.en").write_text("one two, two\nseven one.\n" * 20)
+    (tmp_path / "train.de").write_text("eins zwei, zwei\nsieben eins.\n" * 20)
+    (tmp_path / "glove.txt").write_text("two 1 2 3\nseven -1 0.5 2\nzero 1 1 0\n")
+    pairs = ["--train", tmp_path / "train.en", tmp_path / "train.de", "--tokenizer", "words", "--separate"]
+    small = [f"model.{name}={size}" for name, size in SMALL.items()]
+    changes = [*small, "train.steps=3", "train.frozen=true", "train.tokens=64", "train.validate_every=0"]
+    told("prepare-pairs", *pairs, "-o", tmp_path / "data")
+    told(
+        *("train", "multi30k-cpu", "--data", tmp_path / "data", "-o", tmp_path / "run"),
+        *("--vectors", tmp_path / "glove.txt", *(word for change in changes for word in ("--set", change))),
+    )
+    translator = load_translator(tmp_path / "run")
+    rows = [table(translator.model)[translator.source.encode(word)[0]] for word in (b"two", b"seven")]
+    scales = torch.stack(rows) / torch.tensor([[1, 2, 3], [-1, 0.5, 2]])
+    assert scales.std() < 1e-6
+    assert translator.model.vocabulary.tables[0].requires_grad
+    assert "exact" in told("eval", tmp_path / "run", "--split", "valid")
 
 
 @pytest.mark.parametrize("joint", [True, False], ids=["joint", "separate"])

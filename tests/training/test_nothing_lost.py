@@ -125,7 +125,7 @@ def test_a_run_is_read_while_it_prunes_its_checkpoints(
             shutil.rmtree(folder)
         real(folder)
 
-    monkeypatch.setattr(checkpoint, "verify", pruned_meanwhile)
+    monkeypatch.setattr(checkpoint.bundles, "verify", pruned_meanwhile)
     assert same(weights(run), weights(checkpoint_path(run, 12)))
 
 

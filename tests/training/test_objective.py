@@ -24,11 +24,11 @@ class WeightPenalty(Objective):
 
     scale = 1.0
 
-    def forward(self, segment: Segment, memory: Any) -> ObjectiveOutput:
+    def forward(self, segment: Segment, memory: Any, step: int = 0) -> ObjectiveOutput:
         penalty: Tensor = sum(
             (weight.square().sum() / 2 for weight in self.model.parameters()), torch.zeros(())
         )
-        return super().forward(segment, memory)._replace(auxiliary=self.scale * penalty)
+        return super().forward(segment, memory, step)._replace(auxiliary=self.scale * penalty)
 
 
 class NoPenalty(WeightPenalty):

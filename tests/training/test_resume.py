@@ -196,7 +196,8 @@ def test_sigterm_saves_and_leaves_a_run_that_goes_on(corpus: Path, tmp_path: Pat
     recipe = small_recipe(steps=100_000, schedule="constant")
     run = tmp_path / "run"
     process = start(recipe_file(tmp_path / "recipe.toml", recipe), "--data", corpus, "-o", run)
-    while process.poll() is None and not (run / "log.jsonl").exists():
+    log = run / "log.jsonl"
+    while process.poll() is None and not (log.exists() and '"kind": "step"' in log.read_text()):
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 1
