@@ -18,10 +18,11 @@ from packing import PACKERS, packed
 from segue.checkpoint import Bundle, read_tensors
 from segue.config import EncoderConfig, XLConfig
 from segue.interop.bert import load_bert
-from segue.interop.files import export_bundle, import_bundle, read_vocabulary
+from segue.interop.files import export_bundle, import_bundle
 from segue.interop.layout import exported
 from segue.interop.reference import entries
 from segue.interop.vectors import read_vectors
+from segue.interop.vocabulary import read_vocabulary
 from segue.nn.encoder import Encoder
 from segue.text.pairs import from_rows, from_tabs, from_two_files
 from segue.text.sources import from_files, from_jsonl

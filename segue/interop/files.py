@@ -15,23 +15,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from segue.checkpoint import Bundle, write_json, write_tensors
-from segue.config import Reach
+from segue.config import Reach, Reading
 from segue.errors import SourceError
 from segue.files import atomic_folder
-from segue.interop import huggingface, reference
+from segue.interop import huggingface, reference, tensorflow, tf_reference
+from segue.interop.vocabulary import PICKLES, beside, read_vocabulary
 from segue.nn.xl import TransformerXL
 from segue.text.parsing import parse_json
-from segue.text.tokenizer import Tokenizer, word_tokenizer
 
 LAYOUTS: Mapping[str, ModuleType] = {"reference": reference, "huggingface": huggingface}
-
-PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
 
 HOW_TO_SAVE = (
     "where it was trained, run `safetensors.torch.save_file(model.state_dict(), 'model.safetensors')` "
     "and import that file with its config"
 )
-HOW_TO_LIST = "write it as text, one symbol per line in the order of ids, and pass that file with --vocab"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +51,30 @@ class Source:
 
 
 def import_bundle(source: Path, *, config: Path | None = None, vocab: Path | None = None) -> Bundle:
-    """The model at `source`, with the reading settings of its config."""
+    """The model at `source`, with the reading settings of its config.
+
+    Its vocabulary is the one named, or the one that lies beside the weights, if there is one.
+    """
+    model, reading = (
+        _tensorflow(source, config) if tensorflow.is_checkpoint(source) else _torch(source, config)
+    )
+    vocab = vocab or beside(source)
+    tokenizer = None if vocab is None else read_vocabulary(vocab, model.config.vocab)
+    return Bundle(model.eval(), reading, tokenizer)
+
+
+def _torch(source: Path, config: Path | None) -> tuple[TransformerXL, Reading]:
     checkpoint = read_source(source, config)
     layout = LAYOUTS[checkpoint.layout]
     build: Callable[..., tuple[TransformerXL, Reach]] = (
         huggingface.build_transfo_xl if layout is huggingface else reference.build
     )
-    model, _ = build(checkpoint.weights, checkpoint.config)
-    tokenizer = None if vocab is None else read_vocabulary(vocab, model.config.vocab)
-    return Bundle(model.eval(), layout.reading(checkpoint.config), tokenizer)
+    return build(checkpoint.weights, checkpoint.config)[0], layout.reading(checkpoint.config)
+
+
+def _tensorflow(source: Path, config: Path | None) -> tuple[TransformerXL, Reading]:
+    flags = {} if config is None else read_config(config)
+    return tf_reference.build(tensorflow.read_checkpoint(source), flags), tf_reference.reading(flags)
 
 
 def export_bundle(bundle: Bundle, target: Path, layout: str) -> list[str]:
@@ -83,44 +95,27 @@ def read_source(source: Path, config: Path | None = None) -> Source:
     if not source.exists():
         raise SourceError(f"there is nothing at {source}")
     if source.is_dir():
-        return Source(_folder_weights(source), _read_config(config or source / "config.json"))
+        return Source(folder_weights(source), read_config(config or source / "config.json"))
     if source.suffix != ".safetensors":
-        return Source(_load_tensors_only(source), _read_config(config or source.with_name("config.json")))
-    weights, inside = _load_safetensors(source)
+        return Source(load_tensors_only(source), read_config(config or source.with_name("config.json")))
+    weights, inside = load_safetensors(source)
     if config is None and inside is not None:
         return Source(weights, inside)
-    return Source(weights, _read_config(config or source.with_name("config.json")))
+    return Source(weights, read_config(config or source.with_name("config.json")))
 
 
-def read_vocabulary(path: Path, size: int) -> Tokenizer:
-    """A word tokenizer from a text file with one symbol per line; a count may follow the symbol."""
-    if path.suffix in PICKLES:
-        raise SourceError(f"{path} is a pickled vocabulary, which is never opened; {HOW_TO_LIST}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise SourceError(f"{path} is not UTF-8 text, perhaps a pickle; {HOW_TO_LIST}") from None
-    except OSError as error:
-        raise SourceError(f"{path} could not be read: {error.strerror}") from None
-    symbols = [line.split()[0] for line in lines if line.strip()]
-    if len(symbols) != size:
-        raise SourceError(
-            f"{path} has {len(symbols)} symbols and the model has {size}; is it the model's vocabulary?"
-        )
-    return word_tokenizer(symbols)
-
-
-def _folder_weights(folder: Path) -> dict[str, Tensor]:
+def folder_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder as Hugging Face saves it: safetensors, or a .bin of which tensors alone are read."""
     if (folder / "model.safetensors").exists():
-        return _load_safetensors(folder / "model.safetensors")[0]
+        return load_safetensors(folder / "model.safetensors")[0]
     if (folder / "pytorch_model.bin").exists():
-        return _load_tensors_only(folder / "pytorch_model.bin")
+        return load_tensors_only(folder / "pytorch_model.bin")
     pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
     hint = f"; {pickled[0]} is a pickle, which is never opened: {HOW_TO_SAVE}" if pickled else ""
     raise SourceError(f"{folder} has neither model.safetensors nor pytorch_model.bin{hint}")
 
 
-def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The weights, and the config if the file's metadata has one."""
     if not path.is_file():
         raise SourceError(f"{path} is not a file")
@@ -138,7 +133,7 @@ def _load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | N
     return weights, None if inside is None else _parsed(inside, path)
 
 
-def _load_tensors_only(path: Path) -> dict[str, Tensor]:
+def load_tensors_only(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a file that it refuses raises an error anyway
@@ -153,7 +148,7 @@ def _load_tensors_only(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise SourceError(f"there is no config at {path}; name it with --config")
     return _parsed(path.read_text(encoding="utf-8", errors="replace"), path)

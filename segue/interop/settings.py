@@ -61,6 +61,10 @@ def reach_values(theirs: ForeignConfig) -> dict[str, Any]:
 
 def foreign_values(ours: XLConfig, reach: Reach) -> dict[str, Any]:
     """The opposite direction: values for ForeignConfig."""
+    if ours.pattern != "full":
+        raise SourceError(
+            f"these layouts have full attention alone; this model has the pattern {ours.pattern!r}"
+        )
     if ours.divisor > 1 and not ours.head_projection and ours.embedding == ours.width:
         raise SourceError("these layouts project every cluster; this model's head cluster has no projection")
     return {
@@ -87,6 +91,8 @@ def lost_settings(reach: Reach, *, initial: str) -> list[str]:
     notes = []
     if reach.span is not None and reach.span != reach.memory:
         notes.append(f"span {reach.span} is not written: the layout has only span = memory ({reach.memory})")
+    if reach.pinned:
+        notes.append(f"pinned {reach.pinned} is not written: the layout has no pinned rows")
     if reach.initial != initial:
         notes.append(f"initial={reach.initial!r} is not written: code of that layout starts with {initial!r}")
     return notes

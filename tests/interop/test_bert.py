@@ -1,19 +1,23 @@
-"""BERT equals the model of transformers where that is installed; other tests need no library."""
+"""BERT and ALBERT equal the models of Hugging Face, whose outputs were recorded (`tests/reference/encoders`)."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.testing import assert_close
 
 from segue.config import EncoderConfig
 from segue.errors import InputError, SourceError
-from segue.interop.bert import NAMES, load_bert
+from segue.interop.bert import BERT, build_encoder, load_bert
 from segue.nn.encoder import Encoder
 from segue.text.wordpiece import read_wordpiece
 
+RECORDED = Path(__file__).parent.parent / "reference" / "encoders"
 SHAPE = {"vocab": 30, "width": 16, "layers": 2, "heads": 2, "feedforward": 24, "max_positions": 12}
 PIECES = "[PAD] [UNK] [CLS] [SEP] the animal did n ##o ##t cross street ' . un ##tir ##ed".split()  # noqa: SIM905
 
@@ -37,20 +41,45 @@ def build() -> Encoder:
     return model
 
 
-def test_it_equals_the_library(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
-    config = transformers.BertConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64
-    )
-    theirs = transformers.BertModel(config).eval()
-    theirs.save_pretrained(tmp_path / "bert", safe_serialization=True)
-    ids, types = torch.randint(0, 99, (3, 11)), torch.randint(0, 2, (3, 11))
-    mask = (torch.arange(11) < torch.tensor([[11], [5], [1]])).long()
+def recorded(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts that `record.py` wrote with the real library."""
+    with safe_open(RECORDED / f"{name}.safetensors", "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+        return tensors, dict(file.metadata())
+
+
+@pytest.mark.parametrize("name", ["bert-pretraining", "bert-text", "bert-tags", "bert-span", "albert-masked"])
+def test_every_output_equals_the_librarys(name: str) -> None:
+    tensors, facts = recorded(name)
+    weights = {key.removeprefix("weights."): t for key, t in tensors.items() if key.startswith("weights.")}
+    config = json.loads(facts["config"]) | {"architectures": [facts["kind"]]}
+    model = build_encoder(config, weights, name)
+    batch = [tensors[key] for key in ("input_ids", "attention_mask", "token_type_ids")]
     with torch.no_grad():
-        wanted = theirs(ids, attention_mask=mask, token_type_ids=types)
-        output = load_bert(tmp_path / "bert")(ids, mask, types)
-    assert_close(output.last_hidden_state, wanted.last_hidden_state, rtol=0, atol=1e-5)
-    assert_close(output.pooler_output, wanted.pooler_output, rtol=0, atol=1e-5)
+        encoded = model.encoder(*batch, output_hidden_states=True, output_attentions=True)
+        predicted = model(*batch)
+    seen = batch[1].bool()
+    assert_close(encoded.last_hidden_state[seen], tensors["last_hidden_state"][seen])
+    if "pooler_output" in tensors:
+        assert_close(encoded.pooler_output, tensors["pooler_output"])
+    assert encoded.hidden_states is not None and encoded.attentions is not None  # noqa: PT018
+    layers = model.config.layers
+    assert (len(encoded.hidden_states), len(encoded.attentions)) == (layers + 1, layers)
+    for number, states in enumerate(encoded.hidden_states):
+        assert_close(states[seen], tensors[f"hidden_states.{number}"][seen])
+    for number, attention in enumerate(encoded.attentions):
+        assert_close(attention, tensors[f"attentions.{number}"])
+    compared = 0
+    for key in ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits"):
+        if key in tensors:
+            ours, theirs = getattr(predicted, key), tensors[key]
+            by_token = ours.shape[:2] == seen.shape
+            assert_close(ours[seen] if by_token else ours, theirs[seen] if by_token else theirs)
+            compared += 1
+    assert compared == {"bert-pretraining": 2, "bert-span": 2}.get(name, 1)
+    assert model.task is not None
+    if model.task.task in ("text", "tags"):
+        assert model.task.labels == ("O", "B-x", "I-x")
 
 
 def test_what_is_masked_changes_nothing() -> None:
@@ -81,6 +110,8 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
         load_bert(tmp_path)
     config = {"model_type": "roberta"}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    table = {"embeddings.word_embeddings.weight": torch.zeros(9, 8)}
+    save_file(table, tmp_path / "model.safetensors")
     with pytest.raises(SourceError, match="model_type is 'roberta'; only 'bert' is supported"):
         load_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
@@ -89,7 +120,8 @@ def test_a_folder_that_is_something_else_is_named(tmp_path: Path) -> None:
     sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 8, "max_position_embeddings": 8, "type_vocab_size": 2}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
-    with pytest.raises(SourceError, match="no readable model.safetensors"):
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="has neither model.safetensors nor pytorch_model.bin"):
         load_bert(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(SourceError, match="do not fit its config.json"):
@@ -128,7 +160,7 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
     "changes", [{"hidden_size": 10**12}, {"num_hidden_layers": 10**9}, {"vocab_size": 31}]
 )
 def test_a_config_that_does_not_fit_is_one_line(changes: dict[str, int], tmp_path: Path) -> None:
-    model, theirs = build(), {value: key for key, value in NAMES.items()}
+    model, theirs = build(), {value: key for key, value in BERT.names.items()}
     weights = {}
     for name, weight in model.state_dict().items():
         room, _, part = name.rpartition(".")

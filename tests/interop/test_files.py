@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from segue.checkpoint import Bundle
 from segue.config import Reach, Reading
 from segue.errors import SegueError
-from segue.interop.files import export_bundle, import_bundle, read_vocabulary
+from segue.interop.files import export_bundle, import_bundle
+from segue.interop.vocabulary import read_vocabulary
 from support import build, shape
 from test_references import AUTHORS, FOLDER, HUGGING_FACE, recording
 
