@@ -46,7 +46,7 @@ def work() -> None:
         begin = time.perf_counter()
         for _ in range(int(line)):
             tokens = torch.randint(0, 256, (train.lanes, train.segment + 1))
-            nats, memory = objective(Segment(tokens[:, :-1], tokens[:, 1:]), memory)
+            nats, memory, _ = objective(Segment(tokens[:, :-1], tokens[:, 1:]), memory)
             nats.mean().backward()
             for optimizer in optimizers:
                 optimizer.step()

@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,27 @@ def sweeps() -> list[dict[str, Any]]:
         swept("segment", segments, [reader(model, 512, size, 1) for size in segments], segments),
         swept("lanes", lanes, [reader(model, 512, 32, count) for count in lanes], [32 * n for n in lanes]),
         swept("width", widths, [reader(model_of(width), 256, 64, 1) for width in widths], [64] * 4),
+        generated([256, 1024, 4096, 16_384, 65_536]),
     ]
+
+
+def generated(sizes: list[int]) -> dict[str, Any]:
+    """Kernel attention: the cost of one more token, after so many were read."""
+    torch.manual_seed(0)
+    config = segue.KernelConfig(vocab=VOCAB, width=256, layers=4, heads=8)
+    engine = segue.KernelModel(config).eval().frozen()
+    memory, read, works = engine.start(lanes=1, reach=segue.Reach(memory=1)), 0, []
+    for size in sizes:
+        while read < size:
+            _, memory = engine(torch.randint(0, VOCAB, (1, 256)), memory)
+            read += 256
+        works.append(partial(_one_more, engine, memory))
+    return swept("kernel, tokens read", sizes, works, [1] * len(sizes))
+
+
+def _one_more(engine: Any, memory: Memory) -> None:
+    hidden, _ = engine(torch.zeros(1, 1, dtype=torch.int64), memory)
+    engine.logprobs(hidden)
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -94,7 +115,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
+    figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), layout="constrained")
+    axes[1, 3].set_axis_off()
     flat = results["stream"]
     places = [(index + 1) * flat["tokens"] / 20 for index in range(20)]
     axes[0, 0].plot(places, [1e6 * cost for cost in flat["seconds per token"]])
@@ -104,7 +126,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     axes[0, 1].set(
         title="stream length: memory", xlabel="tokens read", ylabel="MiB resident", ylim=(0, highest)
     )
-    for axis, sweep in zip(axes.flat[2:], results["sweeps"], strict=True):
+    for axis, sweep in zip(axes.flat[2:7], results["sweeps"], strict=True):
         axis.semilogx(sweep["sizes"], [1e6 * cost for cost in sweep["seconds per token"]], marker="o")
         title = f"{sweep['name']}: exponent {sweep['exponent']:.2f}"
         axis.set(title=title, xlabel=sweep["name"], ylabel="µs per token", ylim=(0, None))

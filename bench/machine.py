@@ -32,7 +32,7 @@ def limits() -> dict[str, float]:
 def environment() -> dict[str, Any]:
     """The versions and machine that are recorded with every result."""
     versions = {}
-    for name in ("torch", "segue-lm", "transformers", "x-transformers", "numpy"):
+    for name in ("torch", "segue-lm", "transformers", "x-transformers", "linformer", "numpy"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
