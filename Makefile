@@ -57,7 +57,7 @@ PEERS := .venv-peers/bin
 .venv-peers/ready:
 	@echo "making .venv-peers, with the libraries that segue is measured against (a minute or two)"
 	@$(PYTHON) -m venv .venv-peers
-	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 linformer==0.2.3 pydantic onnx onnxruntime
+	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 linformer==0.2.3 pydantic onnx onnxruntime performer-pytorch==1.1.4
 	@$(PEERS)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 

@@ -1,10 +1,11 @@
-"""Training step of Linformer's layers beside the PyPI package `linformer`: same weights, same inputs, in turns.
+"""Training step of Linformer's and Performer's layers beside the PyPI packages `linformer` and `performer-pytorch`.
 
-    make bench                      # runs this too, about a minute
+    make bench                      # runs this too, about two minutes
 
 A ratio is the peer's median time over ours: processor time of one thread, which other work on the machine disturbs
-least. Both mix keys and values of all heads by one E and one F in each layer (`share = "heads"`). The peer has no
-biases for queries, keys and values; ours are zero there, and computed all the same.
+least. Linformers have the same weights; both mix keys and values of all heads by one E and one F in each layer
+(`share = "heads"`). The peer has no biases for queries, keys and values; ours are zero there, and computed all the
+same. Performers have the same shape and number of random features, and are causal; the random features differ.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 import segue
 from machine import as_json, environment, interleaved, limits
 from peers import Size
+from segue.nn.kernel_chunk import chunk_masks
+from segue.nn.layout import checked_layout
 from segue.nn.mask import AttentionMask
 
 ROWS = [
@@ -28,6 +31,9 @@ ROWS = [
     (Size(12, 512, 8, 2048), 2, 512, 128),
 ]
 """Sizes, texts, tokens, rank."""
+
+PERFORMERS = [(Size(4, 128, 4, 512), 2, 512, 64), (Size(4, 256, 8, 1024), 1, 2048, 64)]
+"""Sizes, lanes, tokens, random features."""
 
 
 def linformer(size: Size, tokens: int, rank: int) -> nn.Module:
@@ -47,7 +53,6 @@ def ours(peer: nn.Module, size: Size, tokens: int, rank: int) -> segue.Encoder:
         layers=size.layers,
         heads=size.heads,
         feedforward=size.feedforward,
-        norm="pre",
         attention="linformer",
         rank=rank,
         share="heads",
@@ -58,6 +63,7 @@ def ours(peer: nn.Module, size: Size, tokens: int, rank: int) -> segue.Encoder:
         zip(model.blocks, peer.net.layers, strict=True)
     ):
         theirs, fed = attention.fn, feed_forward.fn
+        block.pre = True  # segue's encoders are BERT's, whose norms come last; the peer's come first
         with torch.no_grad():
             block.attention.query.weight.copy_(theirs.to_q.weight)
             block.attention.key_value.weight.copy_(torch.cat([theirs.to_k.weight, theirs.to_v.weight]))
@@ -87,6 +93,58 @@ def step(run: Callable[[Tensor], Tensor], model: nn.Module, hidden: Tensor) -> C
     return work
 
 
+def performer(size: Size, features: int) -> nn.Module:
+    from performer_pytorch import Performer
+
+    model: nn.Module = Performer(
+        dim=size.width,
+        depth=size.layers,
+        heads=size.heads,
+        dim_head=size.width // size.heads,
+        nb_features=features,
+        causal=True,
+        auto_check_redraw=False,
+    )
+    return model
+
+
+def our_performer(size: Size, features: int) -> segue.KernelModel:
+    config = segue.KernelConfig(
+        vocab=2,
+        width=size.width,
+        layers=size.layers,
+        heads=size.heads,
+        feedforward=size.feedforward,
+        norm="pre",
+        features="performer",
+        random_features=features,
+    )
+    return segue.KernelModel(config)
+
+
+def read_performer(model: segue.KernelModel, hidden: Tensor) -> Tensor:
+    """The layers alone, as in `KernelModel.forward`."""
+    memory = model.start(lanes=len(hidden), reach=segue.Reach(memory=1))
+    masks = chunk_masks(checked_layout(hidden[..., 0].long(), None, None), hidden.device)
+    for number, block in enumerate(model.blocks):
+        hidden, _ = block(hidden, memory.state(number), masks)
+    return hidden
+
+
+def performer_row(size: Size, lanes: int, tokens: int, features: int, repeats: int) -> dict[str, Any]:
+    peer, model = performer(size, features).train(), our_performer(size, features).train()
+    hidden = torch.randn(lanes, tokens, size.width)
+    works = {
+        "performer-pytorch": step(peer, peer, hidden),
+        "segue": step(lambda given: read_performer(model, given), model, hidden),
+    }
+    times = interleaved(works, repeats, time.process_time)
+    setting = f"Performer, {size}, {tokens} tokens, {features} features, B = {lanes}"
+    ratio = times["performer-pytorch"].over(times["segue"])
+    print(f"{setting:<78} {times['segue'].median * 1e3:8.1f} ms  {ratio:5.2f}x", flush=True)
+    return {"setting": setting, "seconds": as_json(times), "ratio": round(ratio, 3)}
+
+
 def row(size: Size, texts: int, tokens: int, rank: int, repeats: int) -> dict[str, Any]:
     peer = linformer(size, tokens, rank).train()
     model = ours(peer, size, tokens, rank).train()
@@ -98,7 +156,7 @@ def row(size: Size, texts: int, tokens: int, rank: int, repeats: int) -> dict[st
         "segue": step(lambda given: read(model, given), model, hidden),
     }
     times = interleaved(works, repeats, time.process_time)
-    setting = f"{size}, {tokens} tokens, rank {rank}, B = {texts}"
+    setting = f"Linformer, {size}, {tokens} tokens, rank {rank}, B = {texts}"
     ratio = times["linformer"].over(times["segue"])
     print(
         f"{setting:<78} {times['segue'].median * 1e3:8.1f} ms  {ratio:5.2f}x  apart {apart:.1e}", flush=True
@@ -117,12 +175,16 @@ def main() -> None:
     words = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    repeats = 3 if words.quick else 9
     results = {
         "command": "make bench" + (" QUICK=--quick" if words.quick else ""),
         "environment": environment(),
         "made": time.strftime("%Y-%m-%d"),
         "limits": limits(),
-        "rows": [row(*setting, repeats=3 if words.quick else 9) for setting in ROWS],
+        "rows": [
+            *(row(*setting, repeats=repeats) for setting in ROWS),
+            *(performer_row(*setting, repeats=repeats) for setting in PERFORMERS),
+        ],
     }
     words.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"\nwritten to {words.out}")

@@ -32,7 +32,15 @@ def limits() -> dict[str, float]:
 def environment() -> dict[str, Any]:
     """The versions and machine that are recorded with every result."""
     versions = {}
-    for name in ("torch", "segue-lm", "transformers", "x-transformers", "linformer", "numpy"):
+    for name in (
+        "torch",
+        "segue-lm",
+        "transformers",
+        "x-transformers",
+        "linformer",
+        "performer-pytorch",
+        "numpy",
+    ):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
