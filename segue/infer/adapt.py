@@ -106,8 +106,8 @@ def _gradients(
     """The summed cross-entropy of a segment, in nats; the gradient of the mean is left in the weights."""
     device = memory.device
     model.zero_grad()
-    hidden, memory = model(tokens.to(device), memory, starts=starts)
-    nats = model.nats(hidden, targets.to(device))
+    hidden, memory = model(tokens.to(device, non_blocking=True), memory, starts=starts)
+    nats = model.nats(hidden, targets.to(device, non_blocking=True))
     nats.mean().backward()
     return nats.double().sum().item(), memory
 
@@ -131,8 +131,8 @@ def evaluate_cached(
     followers = torch.zeros(0, dtype=torch.int64, device=device)
     nats, done = 0.0, 0
     for segment in segments(stream, reading, total):
-        hidden, memory = engine(segment.tokens.to(device), memory, starts=segment.starts)
-        targets = segment.targets.to(device)
+        hidden, memory = engine(segment.tokens.to(device, non_blocking=True), memory, starts=segment.starts)
+        targets = segment.targets.to(device, non_blocking=True)
         states, followers = torch.cat([states, hidden[0]]), torch.cat([followers, targets[0]])
         recent = cache_logprobs(states, followers, len(targets[0]), cache)
         own = -engine.nats(hidden, targets)[0]

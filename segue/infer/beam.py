@@ -65,6 +65,7 @@ def beam_search(
     newest = [start] * sentences
     for length in range(1, longest + 1):
         logprobs, memory = read(torch.tensor(newest), memory)
+        logprobs = logprobs.double().cpu()  # the one wait for a GPU in each step
         chosen: list[int] = []  # the lane that each new lane continues
         first = 0
         for number, beam in enumerate(beams):
@@ -88,7 +89,7 @@ def _grown(
 ) -> tuple[_Beam, list[int]]:
     """The best continuations, one for each free place of the beam; texts that end are finished."""
     before = torch.tensor([logprob for _, logprob in beam.alive], dtype=torch.float64)
-    candidates = before[:, None] + logprobs.double().cpu()
+    candidates = before[:, None] + logprobs
     count = min(beam_width - len(beam.finished), candidates.numel())
     values, places = candidates.flatten().topk(count)
     alive, finished, parents = [], list(beam.finished), []

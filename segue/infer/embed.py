@@ -72,7 +72,7 @@ def encode_texts(
     return EncodedTexts(
         layers[-1],
         model.pooled(layers[-1][:, 0]),
-        mask.to(layers[-1].device),
+        mask.to(layers[-1].device, non_blocking=True),
         tuple(layers) if output_hidden_states else None,
         _attentions(model, pieces) if output_attentions else None,
     )
@@ -157,7 +157,7 @@ def _states(
     for numbers in length_batches([len(one.ids) for one in pieces]):
         batch = [pieces[number] for number in numbers]
         ids, types = (
-            torch.tensor(list(chain.from_iterable(rows)), device=device)
+            torch.tensor(list(chain.from_iterable(rows))).to(device, non_blocking=True)
             for rows in ([one.ids for one in batch], [one.types for one in batch])
         )
         lengths = [len(one.ids) for one in batch]
@@ -172,7 +172,8 @@ def _states_one_by_one(
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """The same by the encoder itself, which knows windows and attention of low rank; one text at a time, unpadded."""
     for number, one in enumerate(pieces):
-        ids, types = (torch.tensor([row], device=encoder.words.weight.device) for row in (one.ids, one.types))
+        device = encoder.words.weight.device
+        ids, types = (torch.tensor([row]).to(device, non_blocking=True) for row in (one.ids, one.types))
         states = encoder(ids, None, types, output_hidden_states=True).hidden_states or ()
         yield number, [states[layer][0] for layer in wanted]
 
@@ -183,7 +184,8 @@ def _attentions(encoder: Encoder, pieces: Sequence[Pieces]) -> tuple[Tensor, ...
     shape = len(pieces), config.heads, size, size
     weights = [encoder.words.weight.new_zeros(shape) for _ in range(config.layers)]
     for number, one in enumerate(pieces):
-        ids, types = (torch.tensor([row], device=weights[0].device) for row in (one.ids, one.types))
+        device = weights[0].device
+        ids, types = (torch.tensor([row]).to(device, non_blocking=True) for row in (one.ids, one.types))
         read = encoder(ids, None, types, output_attentions=True)
         for layer, here in zip(weights, read.attentions or (), strict=True):
             layer[number, :, : len(one.ids), : len(one.ids)] = here[0]

@@ -160,14 +160,16 @@ def surprises(
     )
     for segment in plan:
         nats, memory = read(segment, memory)
-        yield nats.double()[(segment.targets >= 0).to(nats.device)]
+        yield nats.double().cpu()[segment.targets >= 0]
 
 
 def _surprise(model: Engine[Any], segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
     """(B, T) The cross-entropy of a segment's targets, and the memory to read on with."""
     device = model.device
-    hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths)
-    return model.nats(hidden, segment.targets.clamp(min=0).to(device)), after
+    hidden, after = model(
+        segment.tokens.to(device, non_blocking=True), memory, starts=segment.starts, lengths=segment.lengths
+    )
+    return model.nats(hidden, segment.targets.clamp(min=0)), after
 
 
 def targets_of(stream: Stream, limit: int | None) -> int:
@@ -255,9 +257,9 @@ def sliding_surprises(
         begins = np.maximum(document, places - reading.segment + 1)
         width = int((places - begins).max()) + 1
         columns = np.minimum(begins[:, None] + np.arange(width), len(stream.ids) - 1)
-        tokens = torch.from_numpy(stream.ids[columns].astype(np.int64)).to(device)
+        tokens = torch.from_numpy(stream.ids[columns].astype(np.int64)).to(device, non_blocking=True)
         lengths = torch.from_numpy(places - begins + 1)
         hidden, _ = model(tokens, model.start(lanes=len(places), reach=reach), lengths=lengths)
-        newest = hidden[torch.arange(len(places), device=device), (lengths - 1).to(device)]
-        targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device)
+        newest = hidden[torch.arange(len(places), device=device), (lengths - 1).to(device, non_blocking=True)]
+        targets = torch.from_numpy(stream.ids[places + 1].astype(np.int64)).to(device, non_blocking=True)
         yield model.nats(newest, targets).double()

@@ -103,13 +103,18 @@ def read_split(model: EncoderDecoder | Engine[Any], pairs: PairSet, split: str) 
     nats, tokens, counts = 0.0, 0, [MeanSteps(), MeanSteps()]
     for numbers in longest_first(pairs.lengths(split), BUDGET):
         batch = batch_of(pairs, begin + numbers)
-        memory, written = engine.start(batch.source.to(device), batch.source_lengths), batch.decoder_input
+        memory, written = (
+            engine.start(batch.source.to(device, non_blocking=True), batch.source_lengths),
+            batch.decoder_input,
+        )
         if universal is None:
-            hidden, _ = engine(written.to(device), memory, lengths=batch.target_lengths)
+            hidden, _ = engine(written.to(device, non_blocking=True), memory, lengths=batch.target_lengths)
         else:
-            hidden, _, own = universal.pondered(written.to(device), memory, lengths=batch.target_lengths)
+            hidden, _, own = universal.pondered(
+                written.to(device, non_blocking=True), memory, lengths=batch.target_lengths
+            )
             counts = [counts[0].counted(memory.pondering.steps), counts[1].counted(own.steps)]
-        targets = batch.targets.to(device)
+        targets = batch.targets.to(device, non_blocking=True)
         surprise = engine.nats(hidden, targets.clamp(min=0)).masked_fill(targets < 0, 0)
         nats, tokens = nats + surprise.double().sum().item(), tokens + int((targets >= 0).sum())
     return SplitReading(nats / tokens, *(count.mean for count in counts))

@@ -30,7 +30,7 @@ class Reader:
     @torch.no_grad()
     def read(self, tokens: Tensor) -> "tuple[Reader, Tensor]":
         """Read tokens (B, T): the new reader, and the cross-entropy of each but a stream's first, (B, T or T - 1)."""
-        tokens = tokens.to(self.engine.device)
+        tokens = tokens.to(self.engine.device, non_blocking=True)
         if self.window is not None:
             return self._read_window(tokens)
         reader, surprises = self, []
@@ -48,7 +48,7 @@ class Reader:
 
     def advance(self, tokens: Tensor) -> "Reader":
         """Read one token of each lane (B,), without its cross-entropy: the output layer is not computed."""
-        tokens = tokens[:, None].to(self.engine.device)
+        tokens = tokens[:, None].to(self.engine.device, non_blocking=True)
         if self.window is not None:
             return self._moved(tokens)
         hidden, memory = self.engine(tokens, self.memory)

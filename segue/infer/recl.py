@@ -152,7 +152,9 @@ def context_losses(
     nats = []
     for some in places.split(max(1, BATCH_TOKENS // context)):
         columns = some[:, None] - context + torch.arange(context + 1)
-        tokens = torch.from_numpy(stream.ids[columns.numpy()].astype(np.int64)).to(model.device)
+        tokens = torch.from_numpy(stream.ids[columns.numpy()].astype(np.int64)).to(
+            model.device, non_blocking=True
+        )
         memory = model.start(lanes=len(some), reach=reach)
         for piece in _ending_whole(tokens[:, :-1], member.reading.segment):
             hidden, memory = model(piece, memory)

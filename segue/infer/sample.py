@@ -25,12 +25,24 @@ def choose(logprobs: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     # subtract the maximum, so that even a very low temperature leaves the likeliest token
     likelihood = logprobs.double() - logprobs.double().amax(dim=-1, keepdim=True)
     kept = narrowed(likelihood / sampling.temperature, sampling)
+    chances = kept.softmax(dim=-1)
+    if not chances.is_cpu:
+        return race(chances, generator)
     try:
-        return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator).squeeze(1)
+        return torch.multinomial(chances, 1, generator=generator).squeeze(1)
     except RuntimeError as error:  # raised by the CPU's draw itself, at no cost
         raise InputError(
             f"the model's probabilities are no numbers ({error}); are its weights whole?"
         ) from None
+
+
+def race(chances: Tensor, generator: torch.Generator) -> Tensor:
+    """(B,) A draw from probabilities (B, V): the first of V exponential clocks whose rates they are.
+
+    It draws what `torch.multinomial` draws, which on a GPU waits to check the probabilities first.
+    """
+    clocks = torch.empty_like(chances).exponential_(generator=generator)
+    return (chances / clocks).argmax(dim=-1)
 
 
 def choose_each(logprobs: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> Tensor:

@@ -50,7 +50,8 @@ class Session:
             self.decode = self.tokenizer.stream()
         for number in ids[-DECODER_CONTEXT:]:
             self.decode(int(number))
-        return list(map(float, nats[0]))
+        scores: list[float] = nats[0].tolist()
+        return scores
 
     def logprobs(self) -> Tensor:
         """(V,) Log-probabilities of the next token."""
@@ -136,8 +137,9 @@ def generate_samples(
     for _ in range(count):
         tokens = choose_each(reader.logprobs(), sampling, generators)
         reader = reader.advance(tokens)
+        numbers = tokens.tolist()
         for lane in (lane for lane in lanes if not held[lane].stopped):
-            texts[lane] += "".join(held[lane].add(decoders[lane](int(tokens[lane]))))
+            texts[lane] += "".join(held[lane].add(decoders[lane](numbers[lane])))
         if all(text.stopped for text in held):
             break
     return [texts[lane] + ("" if held[lane].stopped else held[lane].rest) for lane in lanes]

@@ -38,7 +38,10 @@ class StepCounter:
         """(B, T) The cross-entropy of a segment's targets, and the memory to read on with."""
         device, scored = self.engine.device, segment.targets >= 0
         hidden, after, pondering = self.engine.pondered(
-            segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
+            segment.tokens.to(device, non_blocking=True),
+            memory,
+            starts=segment.starts,
+            lengths=segment.lengths,
         )
         self.total = self.total.counted(pondering.steps.cpu() * scored)
-        return self.engine.nats(hidden, segment.targets.clamp(min=0).to(device)), after
+        return self.engine.nats(hidden, segment.targets.clamp(min=0)), after

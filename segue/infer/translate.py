@@ -107,14 +107,14 @@ def _searched(
     source, lengths = padded([[*row, source_end] for row in rows], source_end)
 
     def read(newest: Tensor, memory: Any) -> tuple[Tensor, Any]:
-        hidden, memory = model(newest[:, None].to(device), memory)
+        hidden, memory = model(newest[:, None].to(device, non_blocking=True), memory)
         logprobs = model.logprobs(hidden[:, 0])
         logprobs[:, start] = float("-inf")  # a start is never inside
         return logprobs, memory
 
     found = beam_search(
         read,
-        model.start(source.to(device), lengths),
+        model.start(source.to(device, non_blocking=True), lengths),
         len(rows),
         start=start,
         end=end,

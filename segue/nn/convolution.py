@@ -102,13 +102,17 @@ class Boundaries:
             newest = self.layout.newest_start.T
             here = torch.arange(self.layout.size, device=HOST)[:, None]
             seen = (newest < 0) | (here - back >= newest)
-            self._visible[kernel, dilation] = seen.to(self.device)
+            self._visible[kernel, dilation] = seen.to(self.device, non_blocking=True)
         return self._visible[kernel, dilation]
 
     @property
     def goes_on(self) -> Tensor | None:
         """(T, B, 1) Whether a token continues its document; None if all do."""
-        return None if self.layout.starts is None else ~self.layout.starts.T[..., None].to(self.device)
+        return (
+            None
+            if self.layout.starts is None
+            else ~self.layout.starts.T[..., None].to(self.device, non_blocking=True)
+        )
 
 
 class Convolution(nn.Module):

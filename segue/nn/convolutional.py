@@ -191,7 +191,7 @@ class ConvolutionalModel(LanguageModel):
             rows += newest
         hidden = self.dropout(hidden).transpose(0, 1)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
         return hidden, memory.advanced(rows, layout)
 
     def frozen(self, *, int8: bool = False) -> "Engine[ConvolutionalModel]":

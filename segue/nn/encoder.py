@@ -149,7 +149,7 @@ def _weights(block: Block, hidden: Tensor, mask: AttentionMask) -> Tensor:
 
 def unseen(mask: Tensor | None) -> Tensor | None:
     """(B, 1, S, S) True where a key is masked. A text that is masked everywhere attends to all of itself."""
-    if mask is None or bool(mask.all()):
+    if mask is None or (mask.is_cpu and bool(mask.all())):  # a GPU would have to be waited for
         return None
     hidden = ~mask.bool() & mask.bool().any(dim=1, keepdim=True)
     return hidden[:, None, None].expand(-1, -1, mask.size(1), -1)

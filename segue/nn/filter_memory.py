@@ -52,7 +52,7 @@ class FilterMemory(RowMemory):
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         chosen = checked_lanes(index, self.lanes)
-        on_device = chosen.to(self.device)
+        on_device = chosen.to(self.device, non_blocking=True)
         rows = tuple(row.index_select(0, on_device) for row in self.rows)
         return replace(self, rows=rows, lengths=self.lengths[chosen], seen=self.seen[chosen])
 
@@ -85,7 +85,7 @@ def newest_rows(joined: Tensor, count: int, layout: SegmentLayout) -> Tensor:
         return newest
     began = layout.newest_start[:, -1:]
     earlier = (began >= 0) & (index < before + began)
-    return newest.masked_fill(earlier.to(newest.device)[..., None], 0)
+    return newest.masked_fill(earlier.to(newest.device, non_blocking=True)[..., None], 0)
 
 
 register_memory(FilterMemory)

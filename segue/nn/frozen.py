@@ -117,7 +117,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
     def _segment(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read T tokens of each lane together."""
         model, size = self.model, layout.size
-        places = model.token_positions(memory, layout).T.to(tokens.device)
+        places = model.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
         hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
         masks = model.masks(memory, layout, tokens.device)
         relative = self._relative_of(memory, layout)
@@ -126,14 +126,14 @@ class FrozenXL(Engine["TransformerWithMemory"]):
             hidden = layer.read(hidden, slots.rows, relative[number], masks[number])
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
         return hidden, memory.extended(layout)
 
     def _step(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read one token of each lane (B,)."""
         model, memory = self.model, memory.with_slots(1)
         places = model.token_positions(memory, layout)
-        places = places[:, 0].to(tokens.device) if places.numel() else places
+        places = places[:, 0].to(tokens.device, non_blocking=True) if places.numel() else places
         hidden = model.positions.embedded(model.vocabulary.embed(tokens), places)
         relative = self._relative_of(memory, layout)
         parts = list(zip(*self._parts(memory), strict=True))
@@ -157,7 +157,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
             masked = None
             if int(held.min()) + 1 < keys:
                 older = torch.arange(keys, device=HOST) < keys - 1 - held[:, None]
-                masked = older[:, None].to(memory.device)
+                masked = older[:, None].to(memory.device, non_blocking=True)
             by_part.append([LanePart(keys_values, masked) for keys_values in layers])
         return by_part
 
@@ -169,8 +169,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         for keys_values, pattern in zip(layers, self._patterns, strict=True):
             assert pattern is not None
             index, masked = seen[pattern]
-            masked = None if masked is None else masked.to(self.device)
-            parts.append(LanePart(keys_values, masked, index.to(self.device)))
+            masked = None if masked is None else masked.to(self.device, non_blocking=True)
+            parts.append(LanePart(keys_values, masked, index.to(self.device, non_blocking=True)))
         return parts
 
     def _relative_of(self, memory: KVMemory, layout: SegmentLayout) -> Sequence[Relative | None]:
@@ -188,7 +188,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         if not self.config.position_encoding.rotates:
             return None
         dtype = self.model.vocabulary.tables[0].dtype
-        return rotation(places.to(self.device), self.config.head_width, dtype)
+        return rotation(places.to(self.device, non_blocking=True), self.config.head_width, dtype)
 
     def _relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
         """Each layer's relative keys for S keys or more, computed once.

@@ -74,7 +74,9 @@ class KernelModel(LanguageModel):
         if self.config.encoding == "sinusoidal":
             onward = memory.reach.positions == "onward"
             places = positions(layout, memory.seen if onward else torch.zeros_like(memory.seen))
-            hidden = hidden + sinusoids(places.to(tokens.device), self.config.width, hidden.dtype)
+            hidden = hidden + sinusoids(
+                places.to(tokens.device, non_blocking=True), self.config.width, hidden.dtype
+            )
         hidden = self.dropout(hidden)
         masks = chunk_masks(layout, tokens.device)
         states = []
@@ -83,7 +85,7 @@ class KernelModel(LanguageModel):
             states.append(state)
         hidden = self.dropout(hidden)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
         return hidden, memory.advanced(states, layout)
 
     def looks_back(self, reading: Reading) -> int | None:

@@ -31,11 +31,15 @@ class ChunkMask:
             size, dtype=torch.bool, device=HOST
         )  # padding sees itself, so that nothing is divided by 0
         newest = documents[:, -1:]
-        self.real = real.to(device)  # (B, t): no padding
-        self.visible = (causal & same & real[:, None] | itself).to(device)  # (B, t, t)
-        self.onward = (documents == 0).to(device)  # (B, t): still in the document that the state is of
-        self.remembered = (real & (documents == newest)).to(device)  # (B, t): belongs to the next state
-        self.carried = (newest[:, 0] == 0).to(device)  # (B,): the state is added to
+        self.real = real.to(device, non_blocking=True)  # (B, t): no padding
+        self.visible = (causal & same & real[:, None] | itself).to(device, non_blocking=True)  # (B, t, t)
+        self.onward = (documents == 0).to(
+            device, non_blocking=True
+        )  # (B, t): still in the document that the state is of
+        self.remembered = (real & (documents == newest)).to(
+            device, non_blocking=True
+        )  # (B, t): belongs to the next state
+        self.carried = (newest[:, 0] == 0).to(device, non_blocking=True)  # (B,): the state is added to
 
 
 def kernel_chunk(

@@ -173,7 +173,7 @@ class KVMemory(Memory):
     def _gathered(self, chosen: Tensor, size: int) -> KVPart:
         """A copy of the chosen lanes in a new buffer."""
         part = self.parts[0] if len(self.parts) == 1 else _stored(self.parts, self.size, 0)
-        storage = part.keys_values(size).index_select(2, chosen.to(self.device))
+        storage = part.keys_values(size).index_select(2, chosen.to(self.device, non_blocking=True))
         return KVPart(KVBuffer(storage, size), slice(0, len(chosen)), size, size)
 
     @classmethod

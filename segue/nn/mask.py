@@ -70,7 +70,7 @@ class AttentionMask:
         distance = places[self.held :][queries, None] - places[keys]
         if self.grid is None:
             return pattern.visible(distance, None, None)
-        places = self.grid.places.to(device)
+        places = self.grid.places.to(device, non_blocking=True)
         return pattern.visible(distance, places[:, self.held :][:, queries], places[:, keys])
 
     def in_window(self, queries: slice, keys: slice, device: torch.device) -> Tensor:
@@ -120,7 +120,9 @@ def causal_mask(
 ) -> AttentionMask:
     """The mask of a segment over memory and itself; the newest `lengths` (B,) rows of memory are each lane's own."""
     documents = _documents(layout, held, lengths)
-    return AttentionMask(held, layout.size, span, None if documents is None else documents.to(device))
+    return AttentionMask(
+        held, layout.size, span, None if documents is None else documents.to(device, non_blocking=True)
+    )
 
 
 def _documents(layout: SegmentLayout, held: int, lengths: Tensor) -> Tensor | None:
@@ -166,5 +168,5 @@ def _pinning_mask(layout: SegmentLayout, memory: Memory, device: torch.device) -
     pinned = pinned_keys(places, owners, apart, reach.pinned, held, reach.span, device)
     if bool(apart.any()):
         documents = owners.masked_fill(apart, -1)
-    on_device = None if documents is None else documents.to(device)
+    on_device = None if documents is None else documents.to(device, non_blocking=True)
     return AttentionMask(held, layout.size, reach.span, on_device, pinned=pinned)

@@ -138,7 +138,7 @@ class RowMemory(Memory):
     def select(self, index: Tensor | Sequence[int]) -> Self:
         chosen = checked_lanes(index, self.lanes)
         lengths = self.lengths[chosen]
-        on_device = chosen.to(self.device)
+        on_device = chosen.to(self.device, non_blocking=True)
         rows = tuple(last(row, int(lengths.max())).index_select(0, on_device) for row in self.rows)
         return replace(self, rows=rows, lengths=lengths, seen=self.seen[chosen])
 
@@ -232,7 +232,7 @@ def _joined(old: Tensor, new: Tensor) -> Tensor:
 def rows_at(rows: Tensor, index: Tensor) -> Tensor:
     """The rows at each lane's own index (B, count)."""
     lane = torch.arange(len(index), device=rows.device)[:, None]
-    return rows[lane, index.to(rows.device)]
+    return rows[lane, index.to(rows.device, non_blocking=True)]
 
 
 def newest_before_padding(ends: Tensor, count: int) -> Tensor:

@@ -34,7 +34,9 @@ class PackedTexts(NamedTuple):
     @property
     def places(self) -> Tensor:
         """(N,) The position of each token in its text."""
-        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.ids.device)
+        return torch.cat([torch.arange(length) for length in self.lengths]).to(
+            self.ids.device, non_blocking=True
+        )
 
 
 class PackedEncoder:

@@ -61,7 +61,7 @@ class Pattern:
             assert asking is not None
             assert places is not None
             near = (asking[:, None, :, None] // self.stride) == (places[:, None, None] // self.stride)
-            first = torch.tensor(self.columns, device=places.device)[:, None, None]
+            first = torch.tensor(self.columns).to(places.device, non_blocking=True)[:, None, None]
             column = places[:, None, None] % self.stride - first
             far = (column >= 0) & (column < self.summary)
         sets = {"both": near | far, "near": near, "far": far}
@@ -127,7 +127,7 @@ class BlockGrid:
     @cached_property
     def labels(self) -> Tensor:
         """(B, S) A number for each block, -1 for rows that are not the lane's own: on the device."""
-        return self.after.masked_fill(~self.own, -1).to(self.device)
+        return self.after.masked_fill(~self.own, -1).to(self.device, non_blocking=True)
 
     @cached_property
     def slots(self) -> Tensor:
@@ -150,19 +150,19 @@ class BlockGrid:
             return None
         documents = torch.where(self.rows < 0, -1, self.documents.gather(1, self.rows.clamp(min=0)))
         by_block: Tensor = documents.unflatten(1, (self.blocks, -1))
-        return by_block.amax(dim=2).to(self.device)
+        return by_block.amax(dim=2).to(self.device, non_blocking=True)
 
     @cached_property
     def query_rows(self) -> Tensor:
         """(g l, B) The query in each slot of the blocks that hold queries; -1 if there is none."""
         rows = self.rows[:, self.rows.size(1) - self.query_blocks * self.stride :]
-        return (rows - self.held).clamp(min=-1).T.to(self.device)
+        return (rows - self.held).clamp(min=-1).T.to(self.device, non_blocking=True)
 
     @cached_property
     def query_slots(self) -> Tensor:
         """(T, B) The slot of each query among those."""
         first = (self.blocks - self.query_blocks) * self.stride
-        return (self.slots[:, self.held :] - first).T.to(self.device)
+        return (self.slots[:, self.held :] - first).T.to(self.device, non_blocking=True)
 
     def summary(self, pattern: Pattern) -> "Summaries":
         """The summary rows of a pattern's heads."""
@@ -181,9 +181,11 @@ class BlockGrid:
         place = torch.where(inside, slots // self.stride * pattern.summary + column, -1)  # (B, S, H)
         empty = rows < 0
         return Summaries(
-            rows.permute(1, 3, 0, 2).flatten(0, 1).to(self.device),
-            place.transpose(0, 1).to(self.device),
-            empty.transpose(1, 2).flatten(2).to(self.device) if bool(empty.any()) else None,
+            rows.permute(1, 3, 0, 2).flatten(0, 1).to(self.device, non_blocking=True),
+            place.transpose(0, 1).to(self.device, non_blocking=True),
+            empty.transpose(1, 2).flatten(2).to(self.device, non_blocking=True)
+            if bool(empty.any())
+            else None,
         )
 
 

@@ -67,7 +67,11 @@ def pinned_keys(
         return None
     slots = slots.masked_fill(~pinned, -1)
     return PinnedKeys(
-        rows.T.to(device), slots.T.to(device), distances.to(device), visible.to(device), bool(apart.any())
+        rows.T.to(device, non_blocking=True),
+        slots.T.to(device, non_blocking=True),
+        distances.to(device, non_blocking=True),
+        visible.to(device, non_blocking=True),
+        bool(apart.any()),
     )
 
 

@@ -183,7 +183,7 @@ class ALiBiPositions(Positions):
         """The same for all layers: distances R-1 … 0, minus the clamp's where the clamp is reached."""
         farthest = keys - 1 if clamp is None else min(keys - 1, clamp)
         back = torch.arange(farthest, -1, -1, device=like.device, dtype=like.dtype)
-        slopes = torch.tensor(alibi_slopes(self.heads), device=like.device, dtype=like.dtype)
+        slopes = torch.tensor(alibi_slopes(self.heads), dtype=like.dtype).to(like.device, non_blocking=True)
         bias = -back[:, None] * slopes * self.head_width**0.5  # all scores will be divided by this root
         bias = bias[1:] - bias[:1] if farthest == clamp else bias
         nothing = torch.zeros(self.heads, self.head_width, device=like.device, dtype=like.dtype)

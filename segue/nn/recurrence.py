@@ -3,7 +3,7 @@
     X = H + P[t],   H = block(X),   for t = 1 … N
 
 P is a sinusoid of the step's number t, to which that of each token's position may be added. With halting, a token that
-has had enough keeps its state, and when all have, the remaining steps are skipped.
+has had enough keeps its state, and when all have, a CPU skips the remaining steps.
 
 Letters: B lanes, T tokens, C width, N steps.
 """
@@ -71,10 +71,12 @@ class Recurrence(nn.Module):
 
 
 def _over(running: Tensor) -> bool:
-    """Whether all tokens have halted. (On the meta device nobody knows.)"""
-    return not running.is_meta and not bool(running.any())
+    """Whether all tokens have halted, as far as a CPU can tell. (A GPU is not asked: to wait for its answer in every
+    step costs more than steps that change nothing.)
+    """
+    return running.is_cpu and not bool(running.any())
 
 
 def real_tokens(layout: SegmentLayout, device: torch.device) -> Tensor | None:
     """(T, B) Which places of a segment hold a token; None if all do."""
-    return None if layout.padded is None else ~layout.padded.T.to(device)
+    return None if layout.padded is None else ~layout.padded.T.to(device, non_blocking=True)

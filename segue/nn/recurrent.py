@@ -111,7 +111,7 @@ def run(cells: nn.RNNBase, inputs: Tensor, states: States, layout: SegmentLayout
 
 
 class _Runs(NamedTuple):
-    """Parts of lanes that are read without a break, in the order of lanes and time; on the CPU."""
+    """Parts of lanes that are read without a break, the longest first; on the CPU."""
 
     lane: Tensor  # (R,)
     begin: Tensor  # (R,)
@@ -132,25 +132,31 @@ def _runs(layout: SegmentLayout) -> _Runs:
     last[:-1] = lane[1:] != lane[:-1]
     following = torch.cat([begin[1:], begin.new_zeros(1)])
     end = torch.where(last, layout.counts[lane], following)
-    return _Runs(lane, begin, end, (begin > 0) | fresh[lane], last)
+    order = (end - begin).argsort(descending=True, stable=True)
+    runs = _Runs(lane, begin, end, (begin > 0) | fresh[lane], last)
+    return _Runs(*(values[order] for values in runs))
 
 
 def _run_apart(cells: nn.RNNBase, inputs: Tensor, states: States, runs: _Runs) -> tuple[Tensor, States]:
-    device, lengths = inputs.device, runs.end - runs.begin
+    """The same run by run. All indices are made on the CPU, so that a GPU is never asked for their size."""
+
+    def there(index: Tensor) -> Tensor:
+        return index.to(inputs.device, non_blocking=True)
+
+    lengths = runs.end - runs.begin
     steps = torch.arange(int(lengths.max()), device=HOST)
     inside = steps < lengths[:, None]
-    places = (runs.begin[:, None] + steps).masked_fill(~inside, 0).to(device)
-    lane, inside = runs.lane.to(device), inside.to(device)
-    packed = pack_padded_sequence(
-        inputs[lane[:, None], places], lengths, batch_first=True, enforce_sorted=False
-    )
-    carried = (~runs.fresh).to(device)[:, None]
+    places = (runs.begin[:, None] + steps).masked_fill(~inside, 0)
+    lane, (run_number, step) = there(runs.lane), inside.nonzero(as_tuple=True)
+    packed = pack_padded_sequence(inputs[lane[:, None], there(places)], lengths, batch_first=True)
+    carried = there(~runs.fresh)[:, None]
     before = tuple(state[:, lane] * carried for state in states)
     read, after = cells(packed, _as_torch(before))
     padded, _ = pad_packed_sequence(read, batch_first=True)
     outputs = padded.new_zeros(*inputs.shape[:2], cells.hidden_size)
-    outputs[lane[:, None].expand_as(places)[inside], places[inside]] = padded[inside]
-    newest = runs.last.to(device)
+    written = there(runs.lane[run_number]), there(places[inside])
+    outputs[written] = padded[there(run_number), there(step)]
+    newest = there(runs.last.nonzero().squeeze(1))
     kept = (
         state.index_copy(1, lane[newest], new[:, newest])
         for state, new in zip(states, _as_tuple(after), strict=True)

@@ -42,7 +42,7 @@ class RecurrentMemory:
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These sentences in this order."""
         chosen = torch.as_tensor(index, device=HOST)
-        there = chosen.to(self.source.device)
+        there = chosen.to(self.source.device, non_blocking=True)
         return replace(
             self,
             state=tuple(part.index_select(1, there) for part in self.state),
@@ -97,7 +97,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
         padded = layout.padded
         padded = torch.zeros(source.shape, dtype=torch.bool) if padded is None else padded
         seen = torch.zeros(len(source), dtype=torch.int64, device=HOST)
-        return RecurrentMemory(state, outputs, padded.to(source.device), seen)
+        return RecurrentMemory(state, outputs, padded.to(source.device, non_blocking=True), seen)
 
     def forward(
         self, target: Tensor, memory: RecurrentMemory, *, lengths: Tensor | None = None
@@ -120,5 +120,5 @@ class RecurrentSeq2Seq(EncoderDecoder):
             hidden = self.mixing(torch.cat([hidden, context], dim=-1)).tanh()
         hidden = self.dropout(hidden)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(target.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(target.device, non_blocking=True)[..., None], 0)
         return hidden, replace(memory, state=state, seen=memory.seen + layout.counts)

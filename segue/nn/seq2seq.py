@@ -57,10 +57,10 @@ class TranslationMemory:
 
 
 def _selected(source: Source, index: Tensor) -> Source:
-    keys_values = source.keys_values.index_select(2, index.to(source.keys_values.device))
+    keys_values = source.keys_values.index_select(2, index.to(source.keys_values.device, non_blocking=True))
     padding = source.mask.padding
     if padding is not None:
-        padding = padding.index_select(0, index.to(padding.device))
+        padding = padding.index_select(0, index.to(padding.device, non_blocking=True))
     return Source(keys_values, replace(source.mask, padding=padding))
 
 
@@ -121,7 +121,7 @@ class Seq2Seq(EncoderDecoder):
         if self.ends_in_norm:
             hidden = self.encoder_norm(hidden)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.T.to(hidden.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.T.to(hidden.device, non_blocking=True)[..., None], 0)
         return hidden
 
     def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
@@ -147,7 +147,7 @@ class Seq2Seq(EncoderDecoder):
     ) -> tuple[Tensor, TranslationMemory]:
         """Read on in targets (B, T): hidden states (B, T, C), and the memory to read on with."""
         layout, past, mask = self._opened(target, memory, lengths)
-        places = positions(layout, past.seen).T.to(target.device)
+        places = positions(layout, past.seen).T.to(target.device, non_blocking=True)
         hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
         slots = past.slots(layout.size)
         for block, slot, source in zip(self.decoder, slots, memory.sources, strict=True):
@@ -173,7 +173,7 @@ class Seq2Seq(EncoderDecoder):
             hidden = self.decoder_norm(hidden)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(hidden.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(hidden.device, non_blocking=True)[..., None], 0)
         return hidden
 
     def _check_source(self, size: int) -> None:
@@ -198,7 +198,7 @@ def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:
     padding = None
     if layout.padded is not None and layout.padded.any():
         empty = layout.counts == 0
-        padding = (layout.padded & ~empty[:, None]).to(device)[:, None, None]
+        padding = (layout.padded & ~empty[:, None]).to(device, non_blocking=True)[:, None, None]
     return _broadcast(AttentionMask(layout.size, layout.size, padding=padding, causal=False))
 
 

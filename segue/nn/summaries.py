@@ -69,7 +69,7 @@ def _windows(relative: RelativeKeys, pattern: Pattern, blocks: int) -> Tensor:
     units_far_first = F.pad(rows, (0, 0, 0, 0, max(0, size - known), 0)).unflatten(0, (units, c))
     device = rows.device
     back = torch.arange(blocks - 1, 0, -1, device=device) * (stride // c)
-    own = torch.tensor(pattern.columns, device=device)[:, None] // c
+    own = torch.tensor(pattern.columns).to(device, non_blocking=True)[:, None] // c
     asking = torch.arange(stride // c, device=device)[:, None, None]
     unit = back + asking - own  # (u, H, G - 1)
     first, heads = units - 1 - unit, torch.arange(pattern.heads, device=device)[:, None]
@@ -109,7 +109,7 @@ def _blocks(mask: AttentionMask) -> Iterator[_Block]:
 def _distances(pattern: Pattern, grid: BlockGrid, block: int) -> Tensor:
     """(1, H, l, K) From the queries of a block to the summaries of earlier ones."""
     device = grid.device
-    columns = torch.tensor(pattern.columns, device=device)[:, None] + torch.arange(
+    columns = torch.tensor(pattern.columns).to(device, non_blocking=True)[:, None] + torch.arange(
         pattern.summary, device=device
     )
     earlier = torch.arange(block, device=device)[:, None] * pattern.stride

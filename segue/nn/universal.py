@@ -132,7 +132,7 @@ class FrozenUniversal(FrozenXL):
         hidden, pondering = model.recurrence(model.vocabulary.embed(tokens.T), real, take, skip)
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(tokens.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
         return hidden, memory.extended(layout), pondering.transposed()
 
     def _pondered_step(

@@ -18,7 +18,7 @@ from torch import Tensor
 from segue.config import UniversalSeq2SeqConfig
 from segue.nn.block import Block
 from segue.nn.halting import Pondering, initialise_halting
-from segue.nn.layout import positions
+from segue.nn.layout import HOST, positions
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import interleaved_sinusoids
 from segue.nn.recurrence import Recurrence, real_tokens
@@ -33,7 +33,7 @@ class UniversalTranslationMemory(TranslationMemory):
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These sentences in this order: for beams, or to drop those that ended."""
-        chosen = torch.as_tensor(index, device=self.pondering.steps.device)
+        chosen = torch.as_tensor(index, device=HOST).to(self.pondering.steps.device, non_blocking=True)
         return replace(super().select(index), pondering=Pondering(*(one[chosen] for one in self.pondering)))
 
 
@@ -100,7 +100,7 @@ class UniversalSeq2Seq(Seq2Seq):
             block.remember(entered, slots[step])
 
         hidden = self.dropout(self.vocabulary.embed(target.T))
-        places = self._signal(positions(layout, past.seen).T.to(target.device), hidden)
+        places = self._signal(positions(layout, past.seen).T.to(target.device, non_blocking=True), hidden)
         real = real_tokens(layout, target.device)
         hidden, pondering = self.decoder_steps(hidden, real, take, skip, places=places)
         after = replace(memory, past=past.extended(layout))

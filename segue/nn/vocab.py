@@ -77,7 +77,10 @@ class Vocabulary(nn.Module):
             )
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(…) The cross-entropy of each target, -log p, in the order of the tokens."""
+        """(…) The cross-entropy of each target, -log p, in the order of the tokens.
+
+        Targets may still lie on the CPU: with clusters, a GPU need not be waited for then.
+        """
         if hidden.shape[:-1] != targets.shape:
             raise InputError(
                 f"hidden states {tuple(hidden.shape)} want targets {tuple(hidden.shape[:-1])}; "
@@ -92,9 +95,11 @@ class Vocabulary(nn.Module):
     def smoothed_nats(self, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """(…) The cross-entropy with label smoothing: 1 - ε on the target, ε / (V - 1) on every other token."""
         if self.config.clusters > 1:
-            return smoothed_nats(self.logprobs(hidden), targets, smoothing)
+            there = targets.to(hidden.device, non_blocking=True)
+            return smoothed_nats(self.logprobs(hidden), there, smoothing)
         # The sum of log p over all tokens is (sum of logits) - V logsumexp; that of logits, rows · (sum of the table).
         plain = self.nats(hidden, targets)
+        targets = targets.to(hidden.device, non_blocking=True)
         rows, table, bias = self._cluster(0, hidden)
         right, total = (rows * table[targets]).sum(dim=-1), rows @ table.sum(dim=0)
         if bias is not None:
@@ -109,11 +114,13 @@ class Vocabulary(nn.Module):
         for cluster in range(1, self.config.clusters):
             inside = (wanted >= edges[cluster]) & (wanted < edges[cluster + 1])
             head = torch.where(inside, edges[1] + cluster - 1, head)
-        nats = linear_nats(*self._cluster(0, rows), head)
+        nats = linear_nats(*self._cluster(0, rows), head.to(rows.device, non_blocking=True))
         for cluster in range(1, self.config.clusters):
             # An empty choice of rows is kept, so that a cluster without tokens still gets its zero gradient.
             chosen = (head == edges[1] + cluster - 1).nonzero().squeeze(1)
-            tail = linear_nats(*self._cluster(cluster, rows[chosen]), wanted[chosen] - edges[cluster])
+            inside = (wanted[chosen] - edges[cluster]).to(rows.device, non_blocking=True)
+            chosen = chosen.to(rows.device, non_blocking=True)
+            tail = linear_nats(*self._cluster(cluster, rows[chosen]), inside)
             nats = nats.index_add(0, chosen, tail)
         return nats
 
@@ -130,13 +137,29 @@ class Vocabulary(nn.Module):
     def _embedded(self, tokens: Tensor) -> Tensor:
         if self.config.divisor == 1:
             return self._widened("0", F.embedding(tokens, self.tables[0]))
+        if not tokens.is_cpu:
+            return self._embedded_by_all(tokens)
         vectors: Tensor = self.tables[0].new_zeros(*tokens.shape, self.config.width)
-        cuts = torch.tensor(self.config.cutoffs, device=tokens.device)
+        cuts = torch.tensor(self.config.cutoffs)
         home = torch.bucketize(tokens.contiguous(), cuts, right=True)
         for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
             chosen = (home == cluster).nonzero(as_tuple=True)
             rows = F.embedding(tokens[chosen] - first, table)
             vectors = vectors.index_put(chosen, self._widened(str(cluster), rows).to(vectors.dtype))
+        return vectors
+
+    def _embedded_by_all(self, tokens: Tensor) -> Tensor:
+        """The same, with every token looked up in every cluster: tails are narrow, and a GPU is not waited for."""
+        vectors: Tensor | None = None
+        edges = [first if first else -math.inf for first in self.config.edges[:-1]] + [math.inf]
+        for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
+            inside = (tokens >= edges[cluster]) & (
+                tokens < edges[cluster + 1]
+            )  # unknown ids too: they must not pass
+            rows = F.embedding(torch.where(inside, tokens - first, 0), table)
+            widened = self._widened(str(cluster), rows)
+            vectors = widened if vectors is None else torch.where(inside[..., None], widened, vectors)
+        assert vectors is not None
         return vectors
 
     def _widened(self, name: str, vectors: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class TransformerWithMemory(LanguageModel):
         if fresh is not None:
             begun, empty = fresh
             memory = memory.renewed(begun, empty.to(memory.device))
-        places = self.token_positions(memory, layout).T.to(tokens.device)
+        places = self.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
         hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
         masks = self.masks(memory, layout, hidden.device)
         relative = self.relative_keys(self.distances_of(memory, layout), memory.reach.clamp)
@@ -84,7 +84,7 @@ class TransformerWithMemory(LanguageModel):
         """The hidden states (B, T, C) of the layers' output (T, B, C), and the memory with their inputs (B, T, C)."""
         hidden, layout = self.dropout(hidden).transpose(0, 1), opened.layout
         if layout.padded is not None:
-            hidden = hidden.masked_fill(layout.padded.to(hidden.device)[..., None], 0)
+            hidden = hidden.masked_fill(layout.padded.to(hidden.device, non_blocking=True)[..., None], 0)
         return hidden, opened.memory.extended(inputs, layout)
 
     def looks_back(self, reading: Reading) -> int | None:

@@ -75,8 +75,8 @@ class IntermediateObjective(Objective):
         model, device = self.model, self.heads.device
         assert isinstance(model, TransformerXL)
         with _outputs(model.blocks) as outputs:
-            hidden, after = model(segment.tokens.to(device), memory, starts=segment.starts)
-        targets = segment.targets.to(device)
+            hidden, after = model(segment.tokens.to(device, non_blocking=True), memory, starts=segment.starts)
+        targets = segment.targets.to(device, non_blocking=True)
         states = [model.dropout(output).transpose(0, 1) for output in outputs[:-1]] + [hidden]
         counting = counting_layers(step, len(states), self.until)
         auxiliary = auxiliary_loss(states, targets, self.heads, self.predictions, counting)

@@ -5,7 +5,7 @@ A task says which model learns from which data: a language model from lanes, or 
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -44,6 +44,11 @@ class MicroBatch(NamedTuple):
     def backward(self) -> None:
         """Add this micro-batch's gradients to the weights' gradients."""
         (self.loss if self.auxiliary is None else self.loss + self.auxiliary).backward()
+
+    def detached(self) -> "MicroBatch":
+        """The same numbers, without the graph that computed them."""
+        auxiliary = None if self.auxiliary is None else self.auxiliary.detach()
+        return self._replace(loss=self.loss.detach(), nats=self.nats.detach(), auxiliary=auxiliary)
 
 
 class StepLoss(NamedTuple):
@@ -150,34 +155,43 @@ class Training:
     def _step(self) -> StepLoss:
         """Update the weights once."""
         state = self.state
-        loss = self._backward()
-        if loss.auxiliary is not None and not math.isfinite(loss.auxiliary):
-            raise self.ranks.error(self._not_finite("the auxiliary loss is not finite at"))
+        losses = self._backward()
         norm = full_tensor(
             torch.nn.utils.clip_grad_norm_(state.weights.values(), self.schedule.clip or math.inf)
         )
-        if not norm.isfinite():
-            raise self.ranks.error(self._not_finite("the gradient is not finite at"))
+        loss = self._checked(losses, norm)
         set_learning_rate(state.optimizers, learning_rate_at(state.counters.step, self.schedule))
         for optimizer in state.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         return loss
 
-    def _backward(self) -> StepLoss:
-        """Compute the gradients of all micro-batches of a step."""
-        nats, auxiliary, row = 0.0, None, ""
+    def _backward(self) -> list[MicroBatch]:
+        """Compute the gradients of all micro-batches of a step. Their losses stay on the device."""
+        losses = []
         for micro_batch in self.task.micro_batches(self.state):
-            row = row or _row_not_finite(micro_batch)
             micro_batch.backward()
-            nats += micro_batch.loss.item()
-            if micro_batch.auxiliary is not None:
-                auxiliary = (auxiliary or 0.0) + micro_batch.auxiliary.item()
-        nats = self.ranks.all_reduce_mean(nats)
+            losses.append(micro_batch.detached())
+        return losses
+
+    def _checked(self, losses: Sequence[MicroBatch], norm: Tensor) -> StepLoss:
+        """The loss of a step, which is finite, as is the gradient's norm. Here the host waits for a GPU, once."""
+        auxiliaries = [batch.auxiliary for batch in losses if batch.auxiliary is not None]
+        scalars = torch.stack(
+            [one.double() for one in (*(batch.loss for batch in losses), *auxiliaries, norm)]
+        ).tolist()
+        nats = self.ranks.all_reduce_mean(sum(scalars[: len(losses)]))
         if not math.isfinite(nats):
-            first_row = next(filter(None, self.ranks.all_gather(row)))
-            raise self.ranks.error(self._not_finite(f"the loss of {first_row} is not finite at"))
-        return StepLoss(nats, None if auxiliary is None else self.ranks.all_reduce_mean(auxiliary))
+            rows = self.ranks.all_gather(next(filter(None, map(_row_not_finite, losses)), ""))
+            raise self.ranks.error(
+                self._not_finite(f"the loss of {next(filter(None, rows))} is not finite at")
+            )
+        auxiliary = self.ranks.all_reduce_mean(sum(scalars[len(losses) : -1])) if auxiliaries else None
+        if auxiliary is not None and not math.isfinite(auxiliary):
+            raise self.ranks.error(self._not_finite("the auxiliary loss is not finite at"))
+        if not math.isfinite(scalars[-1]):
+            raise self.ranks.error(self._not_finite("the gradient is not finite at"))
+        return StepLoss(nats, auxiliary)
 
     def _not_finite(self, what: str) -> str:
         saved = checkpoints(self.run)

@@ -38,9 +38,12 @@ class Objective(nn.Module):
         """Nats (B, T) of each target, and the memory for the next segment. Some objectives change with the step."""
         device = self.model.vocabulary.tables[0].device
         hidden, after = self.model(
-            segment.tokens.to(device), memory, starts=segment.starts, lengths=segment.lengths
+            segment.tokens.to(device, non_blocking=True),
+            memory,
+            starts=segment.starts,
+            lengths=segment.lengths,
         )
-        return ObjectiveOutput(self.model.nats(hidden, segment.targets.to(device)), after)
+        return ObjectiveOutput(self.model.nats(hidden, segment.targets), after)
 
 
 class PonderObjective(Objective):
@@ -55,9 +58,12 @@ class PonderObjective(Objective):
         model = self.model
         assert isinstance(model, UniversalTransformer)
         hidden, after, pondering = model.pondered(
-            segment.tokens.to(model.device), memory, starts=segment.starts, lengths=segment.lengths
+            segment.tokens.to(model.device, non_blocking=True),
+            memory,
+            starts=segment.starts,
+            lengths=segment.lengths,
         )
-        nats = model.nats(hidden, segment.targets.to(model.device))
+        nats = model.nats(hidden, segment.targets)
         return ObjectiveOutput(nats, after, self.ponder * ponder_cost(pondering))
 
 
@@ -71,9 +77,11 @@ class PairObjective(nn.Module):
     def forward(self, batch: Batch) -> ObjectiveOutput:
         """Nats (B, T) against the smoothed target; zero in padding."""
         model, device = self.model, self.model.vocabulary.tables[0].device
-        memory = model.start(batch.source.to(device), batch.source_lengths)
-        hidden, _ = model(batch.decoder_input.to(device), memory, lengths=batch.target_lengths)
-        return ObjectiveOutput(self._smoothed(hidden, batch.targets.to(device)))
+        memory = model.start(batch.source.to(device, non_blocking=True), batch.source_lengths)
+        hidden, _ = model(
+            batch.decoder_input.to(device, non_blocking=True), memory, lengths=batch.target_lengths
+        )
+        return ObjectiveOutput(self._smoothed(hidden, batch.targets.to(device, non_blocking=True)))
 
     def _smoothed(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(B, T) The label-smoothed cross-entropy of targets; zero where there is none."""
@@ -96,9 +104,9 @@ class PonderPairObjective(PairObjective):
         """Nats (B, T) against the smoothed target; and τ times the ponder cost, the mean over both sides' tokens."""
         model, device = self.model, self.model.vocabulary.tables[0].device
         assert isinstance(model, UniversalSeq2Seq)
-        memory = model.start(batch.source.to(device), batch.source_lengths)
+        memory = model.start(batch.source.to(device, non_blocking=True), batch.source_lengths)
         hidden, _, pondering = model.pondered(
-            batch.decoder_input.to(device), memory, lengths=batch.target_lengths
+            batch.decoder_input.to(device, non_blocking=True), memory, lengths=batch.target_lengths
         )
-        nats = self._smoothed(hidden, batch.targets.to(device))
+        nats = self._smoothed(hidden, batch.targets.to(device, non_blocking=True))
         return ObjectiveOutput(nats, None, self.ponder * ponder_cost(memory.pondering, pondering))
