@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from segue.config import Reach
 from segue.kinds import KINDS
 from support import ENCODINGS, TABLES
 
@@ -29,7 +28,7 @@ LANGUAGE: dict[str, dict[str, Any]] = {
     "xl fixed": {**LAYERS, "layers": 2, **FIXED},
     "xl fixed by heads": {**LAYERS, "layers": 2, **FIXED, "combine": "heads"},
     **{f"recurrent {cell}": {"kind": "recurrent", **SMALL, "cell": cell} for cell in ("rnn", "gru", "lstm")},
-    "kernel elu": {"kind": "kernel", **LAYERS, "layers": 2},
+    "kernel elu": {"kind": "kernel", **LAYERS, "layers": 1},
     "kernel performer": {
         "kind": "kernel",
         **LAYERS,
@@ -38,7 +37,7 @@ LANGUAGE: dict[str, dict[str, Any]] = {
         "random_features": 6,
     },
     **{
-        f"universal {name}": {"kind": "universal", **LAYERS, "steps": 3, "halting": name}
+        f"universal {name}": {"kind": "universal", **LAYERS, "steps": 2, "halting": name}
         for name in ("none", "act", "listing")
     },
     **{
@@ -52,11 +51,6 @@ LANGUAGE: dict[str, dict[str, Any]] = {
     },
 }
 """By name."""
-
-REACHES = {
-    "memory": Reach(memory=6),
-    "span": Reach(memory=5, span=4),
-}
 
 BOTH_SIDES: dict[str, dict[str, Any]] = {
     "full": {},
@@ -80,6 +74,7 @@ TRANSLATION: dict[str, dict[str, Any]] = {
             **({"max_source": 9} if "linformer" in name else {}),
         }
         for name, form in BOTH_SIDES.items()
+        if form.get("share", "layers") == "layers"  # the others differ in the encoder alone
     },
     "seq2seq xl": {"kind": "seq2seq", **TWO_SIDED, "encoding": "xl", "source_vocab": 11, "decoder_span": 3},
     **{
@@ -88,7 +83,7 @@ TRANSLATION: dict[str, dict[str, Any]] = {
     },
     "recurrent-seq2seq without attention": {"kind": "recurrent-seq2seq", **SMALL, "attention": False},
     **{
-        f"universal-seq2seq {name}": {"kind": "universal-seq2seq", **LAYERS, "steps": 3, "halting": name}
+        f"universal-seq2seq {name}": {"kind": "universal-seq2seq", **LAYERS, "steps": 2, "halting": name}
         for name in ("none", "act", "listing")
     },
 }
@@ -107,7 +102,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "embedding": 4,
     },
     **{
-        f"universal-encoder {name}": {"kind": "universal-encoder", **LAYERS, "steps": 3, "halting": name}
+        f"universal-encoder {name}": {"kind": "universal-encoder", **LAYERS, "steps": 2, "halting": name}
         for name in ("none", "act", "listing")
     },
 }

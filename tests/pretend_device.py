@@ -9,13 +9,13 @@ how fast or how exact a GPU is.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
@@ -30,6 +30,9 @@ CHECKED = {"multinomial"}
 """Operations that look at their input first: CUDA's asks whether all probabilities are numbers."""
 
 COPIES = {"copy_", "_to_copy", "_copy_from", "_copy_from_and_resize"}
+PACKED = {"_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence"}
+"""Operations whose lengths are the CPU's."""
+
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 CPU = torch.device("cpu")
 
@@ -37,7 +40,7 @@ CPU = torch.device("cpu")
 class Counts:
     """What has happened on the device."""
 
-    waits: Counter[str] = Counter()  # of the host, by the name of the operation
+    waits: ClassVar[Counter[str]] = Counter()  # of the host, by the name of the operation
     largest = 0  # numbers in the largest tensor that was computed
 
 
@@ -95,6 +98,14 @@ class PretendTensor(Tensor):
         return self.cpu().tolist()
 
     @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        with torch._C.DisableTorchFunctionSubclass():
+            if function.__name__ in RECURRENT:
+                return _recurrent(function, args)
+            return function(*args, **(kwargs or {}))
+
+    @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         return _computed(function, args, kwargs or {})
@@ -102,7 +113,7 @@ class PretendTensor(Tensor):
 
 def _computed(function: Any, args: Any, kwargs: Any) -> Any:
     """Compute an operation with the CPU's data."""
-    name, given = function.overloadpacket.__name__, tree_flatten((args, kwargs))[0]
+    name, given = function.overloadpacket.__name__, [*_flat(args), *_flat(kwargs.values())]
     here = [one for one in given if isinstance(one, PretendTensor)]
     _check_devices(name, args, given)
     stays = bool(here) if kwargs.get("device") is None else kwargs["device"].type == NAME
@@ -110,9 +121,34 @@ def _computed(function: Any, args: Any, kwargs: Any) -> Any:
         Counts.waits[name] += 1
     if kwargs.get("device") is not None and stays:
         kwargs = {**kwargs, "device": CPU}
-    outcome = function(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+    outcome = function(
+        *(_mapped(_raw, one) for one in args), **{key: _mapped(_raw, one) for key, one in kwargs.items()}
+    )
+    if name == "_pack_padded_sequence":
+        return PretendTensor(outcome[0]), outcome[1]
     own = {id(one.raw): one for one in here}  # what is written in place stays the same tensor
-    return tree_map(lambda one: _back(one, own) if stays and isinstance(one, Tensor) else one, outcome)
+    return (
+        _mapped(lambda one: _back(one, own) if isinstance(one, Tensor) else one, outcome)
+        if stays
+        else outcome
+    )
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """All values in (lists of) values. Torch's own trees know more, and take most of the time here."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    return (
+        type(value)(_mapped(change, one) for one in value)
+        if isinstance(value, list | tuple)
+        else change(value)
+    )
 
 
 def _raw(value: Any) -> Any:
@@ -127,7 +163,7 @@ def _back(raw: Tensor, own: dict[int, PretendTensor]) -> PretendTensor:
 def _check_devices(name: str, args: Any, given: list[Any]) -> None:
     """Refuse to mix devices, except for what a GPU takes too: single numbers, and an index from the CPU."""
     here = [one for one in given if isinstance(one, PretendTensor)]
-    if not here or name in COPIES or (name in INDEXED and isinstance(args[0], PretendTensor)):
+    if not here or name in COPIES | PACKED or (name in INDEXED and isinstance(args[0], PretendTensor)):
         return
     strangers = [one for one in given if isinstance(one, Tensor) and one.device != DEVICE and one.dim()]
     if strangers:
@@ -208,7 +244,7 @@ def _register_cast(name: str, lower: bool) -> None:
             return value.to(kind) if floating else value
 
         with torch.autocast(NAME, enabled=False):
-            return operation(*tree_map(as_kind, args), **tree_map(as_kind, kwargs))
+            return operation(*map(as_kind, args), **kwargs)
 
     AUTOCAST.impl(name, cast, "AutocastPrivateUse1")
 
@@ -217,22 +253,35 @@ for _name in (*LOWER, *EXACT):
     _register_cast(_name, _name in LOWER)
 
 
+RECURRENT = {"rnn_tanh", "gru", "lstm"}
+
+
+def _recurrent(function: Any, args: Any) -> Any:
+    """Torch's recurrent layers as one operation, as cuDNN's."""
+    given, shape = tree_flatten(args)
+    places = [place for place, one in enumerate(given) if isinstance(one, PretendTensor)]
+
+    def read(*raws: Tensor) -> Any:
+        filled = list(given)
+        for place, raw in zip(places, raws, strict=True):
+            filled[place] = raw
+        return function(*tree_unflatten(filled, shape))
+
+    return _Recurrent.apply(read, *(given[place] for place in places))
+
+
 class _Recurrent(torch.autograd.Function):
-    """Torch's recurrent layers as one operation, as cuDNN's: on the CPU, with the CPU's gradients."""
+    """Computed by the CPU, with the CPU's gradients."""
 
     @staticmethod
-    def forward(ctx: Any, operation: Any, shape: Any, *tensors: Any) -> Any:
-        raws = [_raw(one) for one in tensors]
-        ctx.inputs = [one.detach().requires_grad_(one.is_floating_point()) for one in raws]
+    def forward(ctx: Any, read: Any, *tensors: Any) -> Any:
+        ctx.inputs = [_raw(one).detach().requires_grad_() for one in tensors]
         with torch.enable_grad():
-            ctx.outputs = operation(*tree_unflatten(ctx.inputs, shape))
+            ctx.outputs = read(*ctx.inputs)
         return tuple(PretendTensor(one.detach()) for one in ctx.outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        wanted = [one for one in ctx.inputs if one.requires_grad]
-        pairs = [(out, _raw(g)) for out, g in zip(ctx.outputs, gradients, strict=True) if g is not None]
-        outputs, arriving = zip(*pairs, strict=True)
-        found = iter(torch.autograd.grad(outputs, wanted, arriving, allow_unused=True))
-        each = (next(found) if one.requires_grad else None for one in ctx.inputs)
-        return None, None, *(None if one is None else PretendTensor(one) for one in each)
+        arriving = [_raw(one) for one in gradients]
+        to_inputs = torch.autograd.grad(ctx.outputs, ctx.inputs, arriving, allow_unused=True)
+        return None, *(None if one is None else PretendTensor(one) for one in to_inputs)

@@ -86,7 +86,7 @@ def write_json(path: Path, value: object) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode  # according to the umask; save_file would make the file unreadable for others
-    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(plain, path, metadata={"format": "pt"})  # transformers refuses files that do not say so
     except SafetensorError as error:  # the disk is its only cause here

@@ -64,8 +64,9 @@ class Reader:
 
     def select(self, index: list[int]) -> "Reader":
         """These lanes; a lane may be taken several times, to continue it in several ways."""
-        hidden = None if self.hidden is None else self.hidden[index]
-        window = None if self.window is None else self.window[index]
+        chosen = torch.tensor(index).to(self.engine.device, non_blocking=True)
+        hidden = None if self.hidden is None else self.hidden[chosen]
+        window = None if self.window is None else self.window[chosen]
         return replace(self, memory=self.memory.select(index), hidden=hidden, window=window)
 
     def _read_window(self, tokens: Tensor) -> "tuple[Reader, Tensor]":

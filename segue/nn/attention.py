@@ -64,7 +64,7 @@ def turned(query: Tensor, key: Tensor, rotation: Rotation) -> tuple[Tensor, Tens
 
 
 def casting(tensor: Tensor) -> bool:
-    """Whether autocast is on: it chooses the precision of each operation, which `blockwise.py` does not know."""
+    """Whether autocast is on. It knows torch's operations, and not those that are written by hand."""
     return tensor.device.type != "meta" and torch.is_autocast_enabled(tensor.device.type)
 
 
@@ -88,7 +88,7 @@ def gather(
 ) -> Tensor:
     """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
     dropping = dropout is not None and dropout.training and dropout.p > 0
-    if mask.global_tokens or (mask.window is not None and (dropping or casting(query))):
+    if mask.global_tokens or (mask.window is not None and dropping):
         assert not isinstance(relative, Rotation)
         return textbook_in_windows(query, keys_values, relative, mask, scale, dropout)
     if mask.pattern is not None or mask.pinned is not None:
@@ -97,11 +97,23 @@ def gather(
                 "attention_dropout needs all keys at once, and pinned rows are apart; use dropout"
             )
         return gather_parts(query, keys_values, relative, mask, scale)
-    if not (dropping or casting(query)):
+    if not dropping:
         query, keys_values, relative = without_rotation(query, keys_values, relative)
-        return attend(query, keys_values, relative, mask, scale)
+        return (attend_cast if casting(query) else attend)(query, keys_values, relative, mask, scale)
     by_blocks = mask.span is not None and mask.causal  # so that nothing is as large as T × S
     return (textbook_by_blocks if by_blocks else textbook)(query, keys_values, relative, mask, scale, dropout)
+
+
+def attend_cast(
+    query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
+) -> Tensor:
+    """`attend` under autocast: in its precision, or in float32 where biases of distances are added to the scores."""
+    kind = torch.get_autocast_dtype(query.device.type)
+    if relative is not None:
+        kind = kind if relative.row_bias is None else torch.float32
+        relative = relative.to(kind)
+    with torch.autocast(query.device.type, enabled=False):
+        return attend(query.to(kind), keys_values.to(kind), relative, mask, scale)
 
 
 def gather_parts(
@@ -110,7 +122,7 @@ def gather_parts(
     """The same where the mask has a pattern or pinned keys; under autocast in float32."""
     query, keys_values, known = without_rotation(query, keys_values, relative)
     if casting(query):
-        known = None if known is None else known.float()
+        known = None if known is None else known.to(torch.float32)
         with torch.autocast(query.device.type, enabled=False):
             return _attend_parts(query.float(), keys_values.float(), known, mask, scale)
     return _attend_parts(query, keys_values, known, mask, scale)

@@ -50,10 +50,11 @@ class RelativeKeys:
     position_bias: Tensor  # (H, D): v, of term (d)
     row_bias: Tensor | None = None  # (R, H): a scalar for each distance (Shaw, ALiBi)
 
-    def float(self) -> "RelativeKeys":
-        """The same in float32."""
-        bias = None if self.row_bias is None else self.row_bias.float()
-        return RelativeKeys(self.rows.float(), self.content_bias.float(), self.position_bias.float(), bias)
+    def to(self, kind: torch.dtype) -> "RelativeKeys":
+        """The same in another precision."""
+        bias = None if self.row_bias is None else self.row_bias.to(kind)
+        u, v = self.content_bias.to(kind), self.position_bias.to(kind)
+        return RelativeKeys(self.rows.to(kind), u, v, bias)
 
 
 @dataclass(frozen=True, eq=False)
