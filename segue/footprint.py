@@ -27,7 +27,8 @@ from segue.config import (
 from segue.nn.deferred import blank
 from segue.nn.models import CLASSES, build_language_model
 from segue.nn.vocab import LOGITS_AT_ONCE, MIN_ROWS
-from segue.recipe import Recipe, TrainConfig
+from segue.presets.sizes import Sizes
+from segue.recipe import Recipe, TrainConfig, TranslationRecipe
 
 FLOAT = 4
 """Bytes of a float32."""
@@ -38,6 +39,14 @@ def parameters(config: LanguageConfig | TranslationConfig) -> int:
     with blank():
         model = CLASSES[config.kind](config)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def sizes(recipe: Recipe | TranslationRecipe) -> Sizes:
+    """What a recipe's model weighs. (Of a translator's activations nothing is counted: its batches differ.)"""
+    weights = parameters(recipe.model)
+    if isinstance(recipe, Recipe):
+        return Sizes(weights, training_bytes(recipe), reading_bytes(recipe.model, recipe.reading))
+    return Sizes(weights, 4 * weights * FLOAT, weights * FLOAT)
 
 
 def training_bytes(recipe: Recipe) -> int:

@@ -11,6 +11,8 @@ from segue.cli.terminal import echo
 if TYPE_CHECKING:
     from segue.config import BothSidedConfig, LayersConfig, StepsConfig
     from segue.presets import Preset
+    from segue.presets.sizes import Sizes
+    from segue.recipe import Recipe, TranslationRecipe
 
 EXAMPLE = "Example: segue info wt103-standard"
 
@@ -162,11 +164,10 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 def _facts(preset: "Preset") -> dict[str, Any]:
     from segue.config import ConvolutionalConfig, RecurrentConfig, RecurrentSeq2SeqConfig, StepsConfig
-    from segue.footprint import parameters, reading_bytes, training_bytes
     from segue.recipe import Recipe
 
     recipe = preset.recipe
-    weights = parameters(recipe.model)
+    weights, training, reading = _sizes(recipe)
     facts = {"parameters": weights, "data": preset.data, "published": preset.published}
     if isinstance(recipe, Recipe):
         train = recipe.train
@@ -190,8 +191,6 @@ def _facts(preset: "Preset") -> dict[str, Any]:
             facts |= {"parameters in training": weights + recipe.head_parameters}
         facts |= {
             "summary": f"{shape}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
-            "training_bytes": training_bytes(recipe),
-            "reading_bytes": reading_bytes(recipe.model, recipe.reading),
         }
     else:
         model, steps = recipe.model, _short(recipe.train.steps)
@@ -203,11 +202,20 @@ def _facts(preset: "Preset") -> dict[str, Any]:
             layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}{_cheaper(model)}"
         facts |= {
             "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
-            "training_bytes": 16
-            * weights,  # weights, gradients, two Adam moments; no activations: batches differ
-            "reading_bytes": 4 * weights,
         }
+    facts |= {"training_bytes": training, "reading_bytes": reading}
     return facts | recipe.model_dump(mode="json")
+
+
+def _sizes(recipe: "Recipe | TranslationRecipe") -> "Sizes":
+    """What the recipe's model weighs: as recorded, or calculated, which needs torch."""
+    from segue.presets.sizes import known_sizes
+
+    if (known := known_sizes(recipe)) is not None:
+        return known
+    from segue.footprint import sizes
+
+    return sizes(recipe)
 
 
 def _heads(shape: "LayersConfig") -> str:
