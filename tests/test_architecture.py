@@ -17,7 +17,7 @@ PACKAGE = Path(segue.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 STAIRS = (
-    ("errors", "progress", "renamed"),
+    ("errors", "progress", "renamed", "checksums"),
     ("files",),
     ("config",),
     ("kinds",),

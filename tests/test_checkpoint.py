@@ -14,9 +14,9 @@ import segue
 from runs import make_corpus, small_recipe
 from segue import checkpoint
 from segue.checkpoint import Bundle, average, checkpoints, load
+from segue.checksums import file_checksum
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import BundleError, SegueError
-from segue.text.corpus import file_checksum
 from segue.text.tokenizer import word_tokenizer
 from support import build, shape, some_tokens
 

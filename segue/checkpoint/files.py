@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from segue.checksums import file_checksum
 from segue.config import VocabularyConfig
 from segue.errors import BundleError, SegueError
 from segue.files import atomic_folder
@@ -17,7 +18,7 @@ from segue.kinds import kind_of
 from segue.nn.deferred import blank
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.renamed import renamed
-from segue.text.corpus import TOKENIZER, file_checksum
+from segue.text.corpus import TOKENIZER
 from segue.text.pairs import SOURCE_TOKENIZER
 
 CONFIG, WEIGHTS, CHECKSUMS = "config.json", "model.safetensors", "SHA256SUMS"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from segue.checksums import sum_ahead
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.terminal import echo
 from segue.errors import InputError
@@ -45,6 +46,7 @@ def generate(
     threads: Threads = 0,
 ) -> None:
     """Continue a prompt with sampled text, streamed to the terminal. Memory use is constant, whatever the length."""
+    sum_ahead(run)
     use(threads, device)
     from segue.checkpoint import load
     from segue.infer.sample import Sampling

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from segue.checksums import sum_ahead
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.terminal import echo
 from segue.errors import InputError
@@ -47,6 +48,7 @@ def score(
     bits are per token. Excess is the surprisal in standard deviations above the mean of this text, for a part of that
     length. Memory use is constant, whatever the length; without --top, lines are printed as they are read.
     """
+    sum_ahead(run)
     use(threads, device)
     from segue.checkpoint import load
     from segue.infer.session import start_session

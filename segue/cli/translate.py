@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from segue.checksums import sum_ahead
 from segue.cli.eval_translator import Metric
 from segue.cli.machine import Device, Threads, use
 from segue.cli.progress import Progress
@@ -55,6 +56,7 @@ def translate(
     threads: Threads = 0,
 ) -> None:
     """Translate a file or a pipe of any length line by line; an empty line stays empty."""
+    sum_ahead(run)
     use(threads, device)
     from segue.checkpoint import load_translator
     from segue.infer.judge import check_metric

@@ -8,7 +8,6 @@
 Splits are ranges of ids.bin, train first.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from segue.checksums import file_checksum
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.files import is_file
@@ -183,8 +183,3 @@ def check_ids(folder: Path, ids: np.ndarray[Any, Any], vocab: int) -> None:
         raise SourceError(
             f"{folder / IDS} holds the id {highest:,}, and its vocabulary ends at {vocab - 1:,}; prepare it again"
         )
-
-
-def file_checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

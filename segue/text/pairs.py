@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from segue.checksums import file_checksum
 from segue.config import Settings
 from segue.errors import InputError, SourceError
 from segue.files import atomic_folder, is_file
@@ -31,7 +32,6 @@ from segue.text.corpus import (
     check_checksums,
     check_ids,
     check_no_overlap,
-    file_checksum,
     memory_mapped,
     read_ends,
 )

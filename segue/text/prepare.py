@@ -8,11 +8,12 @@ from typing import IO, Any, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
+from segue.checksums import file_checksum
 from segue.config import Settings
 from segue.errors import InputError, SegueError, SourceError
 from segue.files import atomic_folder
 from segue.progress import Report
-from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split, file_checksum
+from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split
 from segue.text.learn import WIKITEXT, train_bpe, train_characters, train_words
 from segue.text.sources import MAX_LINE_BYTES, Piece, Source
 from segue.text.tokenizer import (

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segue.checksums import file_checksum
 from segue.errors import SegueError
-from segue.text.corpus import file_checksum, open_corpus
+from segue.text.corpus import open_corpus
 from segue.text.pairs import open_pairs
 
 Change = Callable[[dict[str, Any]], object]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segue.checksums import file_checksum
 from segue.errors import SegueError
 from segue.progress import silent
 from segue.text.batches import batches, longest_first
-from segue.text.corpus import file_checksum
 from segue.text.pairs import (
     Pairs,
     PairsConfig,
