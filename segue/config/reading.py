@@ -63,6 +63,12 @@ class Reading(Settings):
         """Tokens to read in one call: a segment, or several where the segment length makes no difference."""
         return max(1, CHUNK_TOKENS // self.segment) * self.segment if self.seamless else self.segment
 
+    def without_seams(self) -> "Reading":
+        """The same with a span: every token sees equally many keys, however the stream is cut into calls."""
+        if self.reach.span is not None or not self.reach.memory:
+            return self
+        return self.changed(span=self.reach.memory + 1)
+
     def overlap(self, layers: int) -> int:
         """Warm-up length: tokens to read, unscored, before a part of a stream, so that its scores equal one pass's.
 

@@ -104,18 +104,10 @@ def start_session(
         default.changed(memory=memory) if reach is None else Reading(segment=default.segment, reach=reach)
     )
     if isinstance(bundle.model, TransformerWithMemory):
-        reading = _without_seams(reading)
+        reading = reading.without_seams()
     return Session(
         bundle.tokenizer, start_reader(bundle.model.frozen(int8=int8), reading), bundle.tokenizer.stream()
     )
-
-
-def _without_seams(reading: Reading) -> Reading:
-    """The reading with a span: every token sees equally many keys, however the stream is cut into calls."""
-    reach = reading.reach
-    if reach.span is not None or not reach.memory:
-        return reading
-    return reading.changed(span=reach.memory + 1)
 
 
 def generate_samples(

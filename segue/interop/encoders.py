@@ -46,9 +46,10 @@ def is_encoder_folder(path: Path) -> bool:
     if is_ours(path):
         return False
     config = _home(path) / "config.json"
-    return path.suffix == ".onnx" or (
-        config.is_file() and read_object(config).get("model_type", "bert") != "transfo-xl"
-    )
+    if path.suffix == ".onnx" or not config.is_file():
+        return path.suffix == ".onnx"
+    values = read_object(config)  # old ones do not name their type
+    return values.get("model_type", "bert" if "hidden_size" in values else None) in ("bert", "albert")
 
 
 def import_encoder(path: Path, *, tokenizer: Path | str | None = None) -> TextEncoder:
