@@ -27,6 +27,7 @@ STAIRS = (
     ("scale",),
     ("checkpoint", "distributed"),
     ("infer", "interop"),
+    ("hf",),
     ("training",),
     ("lab", "serve"),
     ("cli",),

@@ -17,6 +17,7 @@ class Format(StrEnum):
 
     REFERENCE = "reference"
     HUGGINGFACE = "huggingface"
+    HF = "hf"
     CTRANSLATE2 = "ctranslate2"
 
 
@@ -34,7 +35,8 @@ def export(
         typer.Option(
             "--to",
             "--layout",
-            help="The authors' PyTorch code, Hugging Face's transfo-xl, or, for translators, CTranslate2.",
+            help="hf: Hugging Face's library today (after `import segue.hf`; encoders as BERT). huggingface: its "
+            "transfo-xl of old. reference: the authors' PyTorch code. ctranslate2: for translators.",
         ),
     ],
     quantize: Annotated[
@@ -43,8 +45,9 @@ def export(
 ) -> None:
     """Export a bundle for other code.
 
-    Transformer-XLs are written as model.safetensors and config.json, and importing them again gives bit-identical
-    weights. Encoder-decoder Transformers are written for CTranslate2, with their vocabularies and tokenizers.
+    hf takes every model: language models and translators open with AutoModelForCausalLM and AutoModelForSeq2SeqLM after
+    `import segue.hf`, encoders with the stock BertModel and BertFor... The layouts reference and huggingface are for
+    Transformer-XLs, ctranslate2 for encoder-decoder Transformers. Importing a folder again gives bit-identical weights.
     """
     from segue.checkpoint import load, load_translator
     from segue.interop.ctranslate2_export import export_ctranslate2
@@ -53,10 +56,24 @@ def export(
     if quantize is not None and to is not Format.CTRANSLATE2:
         raise InputError(f"--quantize is for --to ctranslate2; found --to {to.value}")
     tell(f"reading {bundle}")
-    if to is Format.CTRANSLATE2:
+    if to is Format.HF:
+        notes = _export_hf(bundle, output)
+    elif to is Format.CTRANSLATE2:
         notes = export_ctranslate2(load_translator(bundle), output, int8=quantize is not None)
     else:
         notes = export_bundle(load(bundle), output, to.value)
     for note in notes:
         tell(f"note: {note}")
     echo(f"{output}: written in the {to.value} layout")
+
+
+def _export_hf(bundle: Path, output: Path) -> list[str]:
+    from segue.checkpoint import load, load_encoder_bundle, load_translator, task_of
+    from segue.interop.hf_folder import export_hf
+
+    match task_of(bundle):
+        case "translation":
+            return export_hf(load_translator(bundle), output)
+        case "encoding":
+            return export_hf(load_encoder_bundle(bundle), output)
+    return export_hf(load(bundle), output)

@@ -35,6 +35,7 @@ def import_(
 
     Transformer-XL: the authors' TensorFlow checkpoints and PyTorch state dicts, and Hugging Face's transfo-xl folders.
     Translators: Hugging Face's Marian folders (OPUS-MT), CTranslate2's folders, state dicts of torch's nn.Transformer.
+    Folders that `segue export --to hf` or save_pretrained wrote, of any kind.
     Encoders: folders of Hugging Face and sentence-transformers, and ONNX files, with the head of their task if they
     have one; --vocab replaces their tokenizer.
     Nothing is ever unpickled: the pickles of published vocabularies are read by a reader that executes nothing.

@@ -5,6 +5,7 @@ from pathlib import Path
 from segue.checkpoint import Bundle, Translator
 from segue.interop.ctranslate2 import is_ctranslate2, load_ctranslate2
 from segue.interop.files import import_bundle, read_source
+from segue.interop.hf_folder import LANGUAGE, TRANSLATOR, import_hf
 from segue.interop.marian import load_marian
 from segue.interop.tensorflow import is_checkpoint
 from segue.interop.torch_transformer import KIND, load_torch_transformer
@@ -19,9 +20,11 @@ def import_model(
         return load_ctranslate2(source)
     path = config or (source if source.is_dir() else source.parent) / "config.json"
     kind = read_object(path).get("model_type") if path.is_file() and not is_checkpoint(source) else None
-    if kind not in ("marian", KIND):
+    if kind not in ("marian", KIND, LANGUAGE, TRANSLATOR):
         return import_bundle(source, config=config, vocab=vocab)
     checkpoint = read_source(source, config)
+    if kind in (LANGUAGE, TRANSLATOR):
+        return import_hf(path.parent, checkpoint.config, checkpoint.weights)
     if kind == KIND:
         return load_torch_transformer(path.parent, checkpoint.weights, checkpoint.config)
     return load_marian(path.parent, checkpoint.weights, checkpoint.config)
