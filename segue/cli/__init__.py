@@ -17,6 +17,7 @@ from segue.cli import (
     import_,
     info,
     lab,
+    lm_eval,
     prepare,
     prepare_pairs,
     recl,
@@ -52,6 +53,7 @@ app.command("similar", epilog=similar.EXAMPLE)(similar.similar)
 app.command("fill", epilog=fill.EXAMPLE)(fill.fill)
 app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
 app.command("lab", epilog=lab.EXAMPLE)(lab.lab)
+app.command("lm-eval", epilog=lm_eval.EXAMPLE)(lm_eval.lm_eval)
 app.command("recl", epilog=recl.EXAMPLE)(recl.recl)
 app.command("info", epilog=info.EXAMPLE)(info.info)
 app.command("import", epilog=import_.EXAMPLE)(import_.import_)
