@@ -14,6 +14,7 @@ from torch import Tensor
 from segue.config import EncoderConfig, HeadConfig
 from segue.errors import SourceError
 from segue.interop.files import folder_weights
+from segue.nn.deferred import blank
 from segue.nn.encoder import Encoder
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.task_encoder import TaskEncoder
@@ -84,7 +85,7 @@ def build_encoder(config: Mapping[str, Any], weights: Mapping[str, Tensor], sour
         raise SourceError(f"the weights in {source} do not fit its config.json: {error}") from None
     ours = {name: weight.float() if weight.dtype in HALVES else weight for name, weight in ours.items()}
     check_size(shape, ours, source, SourceError)
-    with torch.device("meta"), too_large(source, SourceError):
+    with blank(), too_large(source, SourceError):
         model = TaskEncoder(shape, head)
     check_fit(ours, dict(model.state_dict()), source, SourceError)
     model.load_state_dict(ours, assign=True)
