@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from segue.config import (
     ConvolutionalConfig,
+    EncoderConfig,
     LanguageConfig,
     Reach,
     Reading,
@@ -28,21 +29,21 @@ from segue.nn.deferred import blank
 from segue.nn.models import CLASSES, build_language_model
 from segue.nn.vocab import LOGITS_AT_ONCE, MIN_ROWS
 from segue.presets.sizes import Sizes
-from segue.recipe import Recipe, TrainConfig, TranslationRecipe
+from segue.recipe import EncoderRecipe, Recipe, TrainConfig, TranslationRecipe
 
 FLOAT = 4
 """Bytes of a float32."""
 
 
 @cache
-def parameters(config: LanguageConfig | TranslationConfig) -> int:
+def parameters(config: LanguageConfig | TranslationConfig | EncoderConfig) -> int:
     with blank():
         model = CLASSES[config.kind](config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def sizes(recipe: Recipe | TranslationRecipe) -> Sizes:
-    """What a recipe's model weighs. (Of a translator's activations nothing is counted: its batches differ.)"""
+def sizes(recipe: Recipe | TranslationRecipe | EncoderRecipe) -> Sizes:
+    """What a recipe's model weighs; activations are counted for language models alone: other batches differ."""
     weights = parameters(recipe.model)
     if isinstance(recipe, Recipe):
         return Sizes(weights, training_bytes(recipe), reading_bytes(recipe.model, recipe.reading))

@@ -13,6 +13,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from segue.config import (
+    EncoderConfig,
+    EncoderReading,
+    HeadConfig,
     LanguageConfig,
     Reach,
     Reading,
@@ -21,6 +24,7 @@ from segue.config import (
     Translating,
     TranslationConfig,
     XLConfig,
+    check_encoder_parts,
 )
 from segue.errors import ConfigError
 from segue.kinds import kind_of
@@ -156,6 +160,40 @@ class PairTrainConfig(Schedule):
     best: Literal["loss", "bleu"] = "loss"  # the validation metric that chooses the best checkpoint
 
 
+class EncoderTrainConfig(Schedule):
+    """Training of an encoder. A text has at most `reading.max_length` tokens, in training too."""
+
+    batch: PositiveInt = 32  # texts in a step
+    accumulate: PositiveInt = 1  # micro-batches in one step
+    masked: float = Field(0.15, gt=0, lt=1)  # share of a text's tokens that are predicted
+    whole_words: bool = False  # all pieces of a word are masked together
+    short_steps: NonNegativeInt = 0  # first steps, with texts of `short_length` tokens: they cost less
+    short_length: int = Field(0, ge=0)
+    validate_tokens: PositiveInt = 100_000
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Self:
+        if self.accumulate > self.batch:
+            raise ValueError(f"a batch of {self.batch} texts has no {self.accumulate} micro-batches")
+        if bool(self.short_steps) != bool(self.short_length) or 0 < self.short_length < SHORTEST_TEXT:
+            raise ValueError(
+                f"short_steps and short_length belong together, of {SHORTEST_TEXT} tokens or more; "
+                f"found short_steps={self.short_steps} and short_length={self.short_length}"
+            )
+        return self
+
+    def length_at(self, step: int, longest: int) -> int:
+        """The tokens of a text at a step, counted from 0."""
+        return self.short_length if step < self.short_steps else longest
+
+
+MASKING = ("masked", "whole_words", "short_steps", "short_length", "validate_tokens")
+"""Settings of `EncoderTrainConfig` that have an effect on masked language modelling only."""
+
+SHORTEST_TEXT = 8
+"""Tokens of a text in pre-training at least: [CLS], [SEP], perhaps another [SEP], and some words."""
+
+
 class Recipe(Settings):
     """Everything that defines a run."""
 
@@ -203,6 +241,44 @@ class TranslationRecipe(Settings):
         return self
 
 
+class EncoderRecipe(Settings):
+    """Everything that defines a run of an encoder: pre-training with masked words, or fine-tuning for a task."""
+
+    model: EncoderConfig
+    task: HeadConfig
+    train: EncoderTrainConfig
+    reading: EncoderReading
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        check_encoder_parts(self.model, self.task, self.reading)
+        if self.train.ponder:
+            raise ValueError(
+                "train.ponder is the cost of each token's steps, and an encoder does not choose them"
+            )
+        if self.task.task == "masked":
+            self._check_masked()
+            return self
+        default = EncoderTrainConfig(steps=1)
+        idle = [name for name in MASKING if getattr(self.train, name) != getattr(default, name)]
+        if idle:
+            raise ValueError(f"train.{idle[0]} belongs to the task 'masked'; found task {self.task.task!r}")
+        return self
+
+    def _check_masked(self) -> None:
+        longest = self.reading.max_length
+        if longest < SHORTEST_TEXT or self.train.short_length > longest:
+            raise ValueError(
+                f"masked texts have reading.max_length tokens, {SHORTEST_TEXT} or more and at least "
+                f"train.short_length; found max_length={longest} and short_length={self.train.short_length}"
+            )
+        if self.task.next_sentence and self.model.types < 2:
+            raise ValueError("next_sentence reads pairs of texts; use model.types=2")
+
+
+AnyRecipe = Recipe | TranslationRecipe | EncoderRecipe
+
+
 def check_ponder(model: LanguageConfig | TranslationConfig, train: Schedule) -> None:
     """Refuse a ponder cost for a model that does not halt."""
     if train.ponder and not (isinstance(model, StepsConfig) and model.halts):
@@ -214,9 +290,15 @@ def check_ponder(model: LanguageConfig | TranslationConfig, train: Schedule) -> 
         )
 
 
-def recipe_of(values: dict[str, Any]) -> Recipe | TranslationRecipe:
-    """A recipe of either kind; `model.kind` says which."""
-    return TranslationRecipe(**values) if kind_of(values).task == "translation" else Recipe(**values)
+def recipe_of(values: dict[str, Any]) -> AnyRecipe:
+    """A recipe of any kind; `model.kind` says which."""
+    match kind_of(values).task:
+        case "translation":
+            return TranslationRecipe(**values)
+        case "encoding":
+            return EncoderRecipe(**values)
+        case "language":
+            return Recipe(**values)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -236,7 +318,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from None
 
 
-def recipe_toml(recipe: Recipe | TranslationRecipe) -> str:
+def recipe_toml(recipe: AnyRecipe) -> str:
     """A recipe as TOML; what is not set is left out."""
     lines: list[str] = []
 
@@ -245,7 +327,7 @@ def recipe_toml(recipe: Recipe | TranslationRecipe) -> str:
         plain = {
             key: value for key, value in values.items() if value is not None and not isinstance(value, dict)
         }
-        lines.extend(f"{key} = {json.dumps(value)}" for key, value in plain.items())
+        lines.extend(f"{key} = {_in_toml(value)}" for key, value in plain.items())
         lines.append("")
         for key, value in values.items():
             if isinstance(value, dict):
@@ -254,6 +336,14 @@ def recipe_toml(recipe: Recipe | TranslationRecipe) -> str:
     for name, values in recipe.model_dump(mode="json").items():
         table(name, values)
     return "\n".join(lines)
+
+
+def _in_toml(value: Any) -> str:
+    """A value as TOML; of a list of names, each in its own line, since lines have a limit."""
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return "[\n" + "".join(f"    {_in_toml(name)},\n" for name in value) + "]"
+    # JSON writes characters beyond U+FFFF as two surrogates, and DEL as it is: TOML forbids both
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def with_changes(values: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ COUNTS = {
     "transformer-base": 63_082_496,
     "transformer-big": 214_245_376,
     "universal-base": 67_280_896,
+    "bert-base": 109_482_240,
 }
 
 

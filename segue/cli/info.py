@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from segue.config import BothSidedConfig, LayersConfig, StepsConfig
     from segue.presets import Preset
     from segue.presets.sizes import Sizes
-    from segue.recipe import Recipe, TranslationRecipe
+    from segue.recipe import EncoderRecipe, Recipe, TranslationRecipe
 
 EXAMPLE = "Example: segue info wt103-standard"
 
@@ -163,51 +163,23 @@ def _bundle(path: Path) -> dict[str, Any]:
 
 
 def _facts(preset: "Preset") -> dict[str, Any]:
-    from segue.config import ConvolutionalConfig, RecurrentConfig, RecurrentSeq2SeqConfig, StepsConfig
-    from segue.recipe import Recipe
+    from segue.recipe import EncoderRecipe, Recipe
 
     recipe = preset.recipe
     weights, training, reading = _sizes(recipe)
     facts = {"parameters": weights, "data": preset.data, "published": preset.published}
     if isinstance(recipe, Recipe):
-        train = recipe.train
-        lengths = (
-            f"T=M {train.segment}"
-            if train.segment == train.memory
-            else f"T {train.segment}, M {train.memory}"
-        )
-        if isinstance(recipe.model, RecurrentConfig):
-            shape = f"{recipe.model.layers}×{recipe.model.width} {recipe.model.cell}"
-        elif isinstance(recipe.model, StepsConfig):
-            shape = f"{_steps(recipe.model)}×{_heads(recipe.model)}"
-        elif isinstance(recipe.model, ConvolutionalConfig):
-            widest = max(layer.width for layer in recipe.model.layers)
-            shape = f"{len(recipe.model.layers)}×{widest} {recipe.model.gate}"
-            shape += "" if recipe.model.gate == "qrnn" else f", field {recipe.model.receptive_field}"
-        else:
-            shape = f"{recipe.model.layers}×{_heads(recipe.model)}{_sparsity(recipe.model)}"
-        lengths += f", span {train.span}" if train.span else ""
-        if recipe.head_parameters:
-            facts |= {"parameters in training": weights + recipe.head_parameters}
-        facts |= {
-            "summary": f"{shape}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
-        }
+        facts |= _language_facts(recipe, weights)
     else:
-        model, steps = recipe.model, _short(recipe.train.steps)
-        if isinstance(model, RecurrentSeq2SeqConfig):
-            layers = f"{model.layers}+{model.layers}×{model.width} {model.cell}"
-        elif isinstance(model, StepsConfig):
-            layers = f"{_steps(model)}×{_heads(model)}"
-        else:
-            layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}{_cheaper(model)}"
+        about = _encoder_summary(recipe) if isinstance(recipe, EncoderRecipe) else _pair_summary(recipe)
         facts |= {
-            "summary": f"{layers}, {recipe.train.tokens:,} tokens, {steps} steps",
+            "summary": f"{about}, {_short(recipe.train.steps)} steps",
         }
     facts |= {"training_bytes": training, "reading_bytes": reading}
     return facts | recipe.model_dump(mode="json")
 
 
-def _sizes(recipe: "Recipe | TranslationRecipe") -> "Sizes":
+def _sizes(recipe: "Recipe | TranslationRecipe | EncoderRecipe") -> "Sizes":
     """What the recipe's model weighs: as recorded, or calculated, which needs torch."""
     from segue.presets.sizes import known_sizes
 
@@ -216,6 +188,50 @@ def _sizes(recipe: "Recipe | TranslationRecipe") -> "Sizes":
     from segue.footprint import sizes
 
     return sizes(recipe)
+
+
+def _language_facts(recipe: "Recipe", weights: int) -> dict[str, Any]:
+    from segue.config import ConvolutionalConfig, RecurrentConfig, StepsConfig
+
+    train = recipe.train
+    lengths = (
+        f"T=M {train.segment}" if train.segment == train.memory else f"T {train.segment}, M {train.memory}"
+    )
+    if isinstance(recipe.model, RecurrentConfig):
+        shape = f"{recipe.model.layers}×{recipe.model.width} {recipe.model.cell}"
+    elif isinstance(recipe.model, StepsConfig):
+        shape = f"{_steps(recipe.model)}×{_heads(recipe.model)}"
+    elif isinstance(recipe.model, ConvolutionalConfig):
+        widest = max(layer.width for layer in recipe.model.layers)
+        shape = f"{len(recipe.model.layers)}×{widest} {recipe.model.gate}"
+        shape += "" if recipe.model.gate == "qrnn" else f", field {recipe.model.receptive_field}"
+    else:
+        shape = f"{recipe.model.layers}×{_heads(recipe.model)}{_sparsity(recipe.model)}"
+    lengths += f", span {train.span}" if train.span else ""
+    facts: dict[str, Any] = {}
+    if recipe.head_parameters:
+        facts |= {"parameters in training": weights + recipe.head_parameters}
+    return facts | {
+        "summary": f"{shape}, B {train.lanes}, {lengths}, {_short(train.steps)} steps",
+    }
+
+
+def _pair_summary(recipe: "TranslationRecipe") -> str:
+    from segue.config import RecurrentSeq2SeqConfig, StepsConfig
+
+    model = recipe.model
+    if isinstance(model, RecurrentSeq2SeqConfig):
+        layers = f"{model.layers}+{model.layers}×{model.width} {model.cell}"
+    elif isinstance(model, StepsConfig):
+        layers = f"{_steps(model)}×{_heads(model)}"
+    else:
+        layers = f"{model.encoder_layers}+{model.decoder_layers}×{_heads(model)}{_cheaper(model)}"
+    return f"{layers}, {recipe.train.tokens:,} tokens"
+
+
+def _encoder_summary(recipe: "EncoderRecipe") -> str:
+    shape = f"{recipe.model.layers}×{_heads(recipe.model)}{_cheaper(recipe.model)}"
+    return f"{shape}, {recipe.train.batch} texts of {recipe.reading.max_length}"
 
 
 def _heads(shape: "LayersConfig") -> str:

@@ -23,6 +23,7 @@ class Tokenization(StrEnum):
     CHARACTERS = "characters"
     WORDS = "words"
     BPE = "bpe"
+    WORDPIECE = "wordpiece"
     FILE = "file"
 
 
@@ -52,7 +53,10 @@ def prepare(
     tokenizer_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An existing tokenizer.json, with --tokenizer file.")
     ] = None,
-    size: Annotated[int, typer.Option(help="BPE vocabulary size.")] = 8192,
+    size: Annotated[
+        int, typer.Option("--size", "--vocab", help="Vocabulary size of BPE or WordPiece.")
+    ] = 8192,
+    cased: Annotated[bool, typer.Option("--cased", help="WordPiece keeps capitals and accents.")] = False,
     minimum: Annotated[
         int | None,
         typer.Option(
@@ -100,6 +104,7 @@ def prepare(
         tokenizer_file=tokenizer_file,
         minimum=(text.words.minimum if text.words else 1) if minimum is None else minimum,
         size=size,
+        cased=cased,
         valid=valid,
         test=test,
         newlines=not reference,
@@ -116,10 +121,11 @@ def prepare(
             )
     if text.words and chosen is Tokenization.WORDS and text.words.vocab != header.vocab:
         tell(f"note: {text.name} was published with {text.words.vocab:,} symbols; here are {header.vocab:,}")
-    change = "" if header.vocab == 256 else f" --set model.vocab={header.vocab}"
+    preset = "bert-cpu" if chosen is Tokenization.WORDPIECE else "stdlib-demo"
+    change = "" if header.vocab == 256 or preset == "bert-cpu" else f" --set model.vocab={header.vocab}"
     echo(
         f"{output}: {header.vocab:,} symbols, {header.width}. "
-        f"Next: segue train stdlib-demo --data {output}{change}"
+        f"Next: segue train {preset} --data {output}{change}"
     )
 
 

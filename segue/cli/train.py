@@ -15,9 +15,10 @@ from segue.cli.terminal import echo, tell
 from segue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from segue.checkpoint import Bundle, Translator
+    from segue.checkpoint import Bundle, TextEncoder, Translator
     from segue.interop.vectors import Vectors
-    from segue.recipe import Recipe, TranslationRecipe
+    from segue.kinds import TaskKind
+    from segue.recipe import AnyRecipe
     from segue.training.loop import Event
 
 EXAMPLE = "Example: segue train stdlib-demo --data data/stdlib -o runs/demo --set train.steps=500"
@@ -128,35 +129,53 @@ def _vectors(path: Path | None) -> "Vectors | None":
 
 def _recipe(
     name: str | None, changes: list[str], data: Path | None, begin_with: Path | None
-) -> "tuple[Recipe | TranslationRecipe, Bundle | Translator | None]":
+) -> "tuple[AnyRecipe, Bundle | Translator | TextEncoder | None]":
     """The recipe with its changes, and the bundle to fine-tune.
 
     A vocabulary size that the recipe leaves open is taken from the data; the model's shape from the bundle.
     """
-    from segue.checkpoint import load, load_translator
     from segue.kinds import kind_of
     from segue.presets import preset
     from segue.recipe import read_recipe, recipe_of, with_changes
-    from segue.text.corpus import open_corpus
-    from segue.text.pairs import open_pairs
 
     if name is None or data is None:
         raise ConfigError("a recipe and data are needed: segue train PRESET --data DIR, or --resume RUN")
     values = (
         read_recipe(Path(name)) if name.endswith(".toml") else preset(name).recipe.model_dump(mode="json")
     )
-    translating = kind_of(values).task == "translation"
-    bundle: Bundle | Translator | None = None
-    if begin_with is not None:
-        bundle = load_translator(begin_with) if translating else load(begin_with)
+    task = kind_of(values).task
+    bundle = None if begin_with is None else _load(task, begin_with)
+    if bundle is not None:
         values = {**values, "model": bundle.model.config.model_dump(mode="json")}
-    if translating and not name.endswith(".toml") and bundle is None:  # a preset fits any pairs
-        header = open_pairs(data).header
-        values["model"] |= {"vocab": header.vocab, "source_vocab": header.source_vocab}
+        if task == "encoding":  # one without a pooler gets a fresh one if its task needs it
+            values["model"]["pooler"] = True
+    elif task != "language" and not name.endswith(".toml"):  # a preset fits any pairs and texts
+        values["model"] |= _vocabulary(task, data)
     values = with_changes(values, changes)
     if isinstance(values.setdefault("model", {}), dict) and "vocab" not in values["model"]:
-        values["model"]["vocab"] = (open_pairs if translating else open_corpus)(data).header.vocab
+        values["model"]["vocab"] = _vocabulary(task, data)["vocab"]
     return recipe_of(values), bundle
+
+
+def _load(task: "TaskKind", path: Path) -> "Bundle | Translator | TextEncoder":
+    """The model to fine-tune: an encoder may come from another library."""
+    from segue.checkpoint import load, load_translator
+    from segue.interop.encoders import load_encoder
+
+    loaders: dict[TaskKind, Callable[[Path], Bundle | Translator | TextEncoder]]
+    loaders = {"language": load, "translation": load_translator, "encoding": load_encoder}
+    return loaders[task](path)
+
+
+def _vocabulary(task: "TaskKind", data: Path) -> dict[str, int]:
+    """The settings of a model that depend on its data."""
+    from segue.text.corpus import open_corpus
+    from segue.text.pairs import open_pairs
+
+    if task == "translation":
+        header = open_pairs(data).header
+        return {"vocab": header.vocab, "source_vocab": header.source_vocab}
+    return {"vocab": open_corpus(data).header.vocab}
 
 
 def _stop_on_signals() -> Callable[[], bool]:
@@ -229,6 +248,8 @@ def _validated(values: dict[str, float]) -> str:
     forms = {
         "bits_per_byte": "{:.4f} bits per byte",
         "perplexity": "perplexity {:.3f}",
+        "accuracy": "accuracy {:.2%}",
+        "next_sentence_accuracy": "of next sentences {:.2%}",
         "bleu": "BLEU {:.2f}",
         "mean_steps": "{:.2f} steps per token",
         "source_steps": "{:.2f} steps per token of the source",

@@ -5,7 +5,7 @@ Transformer-XL do not depend on it.
 """
 
 from segue.config.both_sided import BothSidedConfig
-from segue.config.bundles import BundleConfig, EncoderBundleConfig, TranslatorConfig
+from segue.config.bundles import BundleConfig, EncoderBundleConfig, TranslatorConfig, check_encoder_parts
 from segue.config.encoder import EncoderConfig, EncoderReading, HeadConfig, UniversalEncoderConfig
 from segue.config.language import (
     ConvolutionalConfig,
@@ -58,6 +58,7 @@ __all__ = [
     "UniversalSeq2SeqConfig",
     "VocabularyConfig",
     "XLConfig",
+    "check_encoder_parts",
     "explained",
     "kind_name",
 ]

@@ -38,10 +38,15 @@ class EncoderBundleConfig(Settings):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        if self.reading.max_length > self.model.max_positions:
-            raise ValueError(
-                f"max_length {self.reading.max_length} is more than the encoder's {self.model.max_positions} positions"
-            )
-        if self.head is not None and self.head.pooled and not self.model.pooler:
-            raise ValueError(f"a head of task {self.head.task!r} needs a pooler, and the encoder has none")
+        check_encoder_parts(self.model, self.head, self.reading)
         return self
+
+
+def check_encoder_parts(model: EncoderConfig, head: HeadConfig | None, reading: EncoderReading) -> None:
+    """Refuse texts longer than the positions, and a head of a pooled text without a pooler."""
+    if reading.max_length > model.max_positions:
+        raise ValueError(
+            f"max_length {reading.max_length} is more than the encoder's {model.max_positions} positions"
+        )
+    if head is not None and head.pooled and not model.pooler:
+        raise ValueError(f"a head of task {head.task!r} needs a pooler, and the encoder has none")

@@ -4,6 +4,7 @@ from difflib import get_close_matches
 
 from segue.errors import ConfigError
 from segue.presets.baselines import BASELINES
+from segue.presets.encoders import ENCODERS
 from segue.presets.parts import Preset
 from segue.presets.published import PUBLISHED
 from segue.presets.small import SMALL
@@ -12,7 +13,7 @@ from segue.presets.translation import TRANSLATION
 
 __all__ = ["PRESETS", "Preset", "preset"]
 
-PRESETS: dict[str, Preset] = SMALL | SPARSE | PUBLISHED | BASELINES | TRANSLATION
+PRESETS: dict[str, Preset] = SMALL | SPARSE | PUBLISHED | BASELINES | TRANSLATION | ENCODERS
 
 
 def preset(name: str) -> Preset:

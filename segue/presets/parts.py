@@ -3,13 +3,13 @@
 from typing import Any
 
 from segue.config import Reach, Reading, Settings
-from segue.recipe import Recipe, TrainConfig, TranslationRecipe
+from segue.recipe import AnyRecipe, TrainConfig
 
 
 class Preset(Settings):
     """A recipe, its data set, and the published result."""
 
-    recipe: Recipe | TranslationRecipe
+    recipe: AnyRecipe
     data: str
     published: str
     note: str = ""

@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import NamedTuple
 
-from segue.recipe import Recipe, TranslationRecipe
+from segue.recipe import EncoderRecipe, Recipe, TranslationRecipe
 
 
 class Sizes(NamedTuple):
@@ -21,12 +21,12 @@ class Sizes(NamedTuple):
     reading_bytes: int
 
 
-def recipe_digest(recipe: Recipe | TranslationRecipe) -> str:
+def recipe_digest(recipe: Recipe | TranslationRecipe | EncoderRecipe) -> str:
     """Tells one recipe from another."""
     return sha256(recipe.model_dump_json().encode()).hexdigest()[:16]
 
 
-def known_sizes(recipe: Recipe | TranslationRecipe) -> Sizes | None:
+def known_sizes(recipe: Recipe | TranslationRecipe | EncoderRecipe) -> Sizes | None:
     """The recorded sizes of a preset's recipe; None for another recipe."""
     sizes = _recorded().get(recipe_digest(recipe))
     return None if sizes is None else Sizes(*sizes)

@@ -1,4 +1,4 @@
-"""Tokenizers learned from text: words, words of sentences, characters, and byte-level BPE."""
+"""Tokenizers learned from text: words, words of sentences, characters, byte-level BPE, and WordPiece."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as TokenizerFile
 from segue.errors import InputError
 from segue.text.sources import WordConvention
 from segue.text.tokenizer import UNK, TextTokenizer, character_tokenizer, unicode, word_tokenizer
+from segue.text.wordpiece import SPECIAL, UNKNOWN, as_bert
 
 WIKITEXT = WordConvention()
 """Words as WikiText has them: `<eos>` ends a line, `<unk>` is an unknown word."""
@@ -17,6 +18,10 @@ WORD_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 MAX_WORD_CHARACTERS = 512
 """BPE learns from longer words in pieces."""
+
+
+MAX_WORDPIECE_CHARACTERS = 100
+"""A longer word is unknown to WordPiece; its trainer sees it in pieces."""
 
 
 def train_words(texts: Iterable[bytes], minimum: int, convention: WordConvention = WIKITEXT) -> TextTokenizer:
@@ -83,6 +88,39 @@ def train_bpe(texts: Iterable[bytes], size: int) -> TextTokenizer:
     file.train_from_iterator(_lines(texts), trainer)
     file.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return TextTokenizer(file)
+
+
+def train_wordpiece(texts: Iterable[bytes], size: int, *, lower: bool) -> TextTokenizer:
+    """WordPiece of at most `size` symbols, BERT's special ones first; with `lower`, capitals and accents are dropped.
+
+    The library's trainer merges the most frequent pair, as BPE does, not the pair that is the likeliest beside its
+    parts; a text is then cut as BERT does it, by the longest match. Rare characters are unknown: an eighth of the
+    symbols at most are single characters at a word's beginning.
+    """
+    fewest = len(SPECIAL) + 8
+    if size < fewest:
+        raise InputError(f"WordPiece needs at least {fewest} symbols; found a vocabulary of {size}")
+    file = as_bert(_only_special(), lower=lower)
+    file.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            file.pre_tokenizer,
+            pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORDPIECE_CHARACTERS}}}"), "isolated"),
+        ]
+    )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        limit_alphabet=min(1000, size // 8),
+        show_progress=False,
+    )
+    file.train_from_iterator(_lines(texts), trainer)
+    return TextTokenizer(as_bert(file, lower=lower))
+
+
+def _only_special() -> TokenizerFile:
+    return TokenizerFile(
+        models.WordPiece({symbol: place for place, symbol in enumerate(SPECIAL)}, unk_token=UNKNOWN)
+    )
 
 
 def _short_words() -> pre_tokenizers.PreTokenizer:

@@ -14,7 +14,7 @@ from segue.errors import InputError, SegueError, SourceError
 from segue.files import atomic_folder
 from segue.progress import Report
 from segue.text.corpus import ENDS, HEADER, IDS, TOKENIZER, CorpusHeader, Split
-from segue.text.learn import WIKITEXT, train_bpe, train_characters, train_words
+from segue.text.learn import WIKITEXT, train_bpe, train_characters, train_wordpiece, train_words
 from segue.text.sources import MAX_LINE_BYTES, Piece, Source
 from segue.text.tokenizer import (
     ByteTokenizer,
@@ -27,10 +27,11 @@ from segue.text.tokenizer import (
 class PrepareConfig(Settings):
     """How text becomes tokens."""
 
-    tokenizer: Literal["bytes", "characters", "words", "bpe", "file"] = "bytes"
+    tokenizer: Literal["bytes", "characters", "words", "bpe", "wordpiece", "file"] = "bytes"
     tokenizer_file: Path | None = None
     minimum: PositiveInt = 1  # a rarer word or character is unknown
-    size: PositiveInt = 8192  # of a BPE vocabulary
+    size: PositiveInt = 8192  # of a BPE or WordPiece vocabulary
+    cased: bool = False  # WordPiece keeps capitals and accents
     valid: float = Field(0.05, ge=0, lt=1)  # shares of the text, taken from its end
     test: float = Field(0.05, ge=0, lt=1)
     newlines: bool = True  # False: drop them, as the reference does with enwik8
@@ -41,6 +42,12 @@ class PrepareConfig(Settings):
             raise ValueError(
                 f"valid {self.valid} and test {self.test} leave nothing to train on; hold out less"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _case_has_an_effect(self) -> Self:
+        if self.cased and self.tokenizer != "wordpiece":
+            raise ValueError(f"cased belongs to the tokenizer 'wordpiece'; found {self.tokenizer!r}")
         return self
 
     @model_validator(mode="after")
@@ -214,33 +221,41 @@ def _tokenizer(source: Source, config: PrepareConfig, report: Report, total: int
 
     try:
         match config.tokenizer:
-            case "bytes" if config.newlines and not source.own_bytes:
-                return ByteTokenizer()
             case "bytes":
-                return ByteTokenizer(_frequent_bytes(source, newlines=config.newlines))
+                return _byte_tokenizer(source, config)
             case "characters":
                 return train_characters(training(), config.minimum)
             case "words":
                 return train_words(training(), config.minimum, source.words or WIKITEXT)
             case "bpe":
                 return train_bpe(training(), config.size)
+            case "wordpiece":
+                return train_wordpiece(training(), config.size, lower=not config.cased)
             case "file":
-                if config.tokenizer_file is None:
-                    raise InputError(
-                        "the tokenizer 'file' needs a tokenizer.json; name it with --tokenizer-file"
-                    )
-                tokenizer = load_tokenizer(config.tokenizer_file)
-                if not config.newlines and not isinstance(tokenizer, ByteTokenizer):
-                    raise InputError(
-                        f"newlines are dropped from bytes alone; {config.tokenizer_file} is no tokenizer of bytes"
-                    )
-                return tokenizer
+                return _given_tokenizer(config)
     except SegueError:
         raise
     except Exception as error:  # the tokenizers library raises bare Exceptions, and wraps ours in them
         raise InputError(
             f"the {config.tokenizer} vocabulary of {source.name} could not be learned: {error}"
         ) from None
+
+
+def _byte_tokenizer(source: Source, config: PrepareConfig) -> ByteTokenizer:
+    if config.newlines and not source.own_bytes:
+        return ByteTokenizer()
+    return ByteTokenizer(_frequent_bytes(source, newlines=config.newlines))
+
+
+def _given_tokenizer(config: PrepareConfig) -> Tokenizer:
+    if config.tokenizer_file is None:
+        raise InputError("the tokenizer 'file' needs a tokenizer.json; name it with --tokenizer-file")
+    tokenizer = load_tokenizer(config.tokenizer_file)
+    if not config.newlines and not isinstance(tokenizer, ByteTokenizer):
+        raise InputError(
+            f"newlines are dropped from bytes alone; {config.tokenizer_file} is no tokenizer of bytes"
+        )
+    return tokenizer
 
 
 def _frequent_bytes(source: Source, *, newlines: bool) -> bytes:

@@ -13,6 +13,8 @@ from segue.errors import InputError, SourceError
 from segue.text.tokenizer import MAX_IDS, reporting_errors
 
 CLS, SEP, PAD, UNKNOWN, MASK = "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"
+SPECIAL = (PAD, UNKNOWN, CLS, SEP, MASK)
+"""BERT's special symbols, in the order of their ids in a new vocabulary."""
 
 Text = str | tuple[str, str]
 
@@ -111,10 +113,15 @@ def _from_pieces(path: Path, lower: bool) -> TokenizerFile:
     missing = [token for token in (CLS, SEP, UNKNOWN) if token not in places]
     if missing:
         raise SourceError(f"{path} lacks {', '.join(missing)}; it is no WordPiece vocabulary of BERT's kind")
-    file = TokenizerFile(models.WordPiece(places, unk_token=UNKNOWN))
-    file.add_special_tokens([token for token in (PAD, UNKNOWN, CLS, SEP, MASK) if token in places])
+    return as_bert(TokenizerFile(models.WordPiece(places, unk_token=UNKNOWN)), lower=lower)
+
+
+def as_bert(file: TokenizerFile, *, lower: bool) -> TokenizerFile:
+    """The tokenizer with all that BERT does besides cutting words in pieces; it has [CLS], [SEP] and [UNK]."""
+    file.add_special_tokens([token for token in SPECIAL if token in file.get_vocab()])
     file.normalizer = normalizers.BertNormalizer(lowercase=lower)
     file.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     file.decoder = decoders.WordPiece()
-    file.post_processor = processors.BertProcessing((SEP, places[SEP]), (CLS, places[CLS]))
+    ids = file.get_vocab()
+    file.post_processor = processors.BertProcessing((SEP, ids[SEP]), (CLS, ids[CLS]))
     return file

@@ -1,18 +1,20 @@
 """Checks before a run starts: model, data and ranks fit together, and nothing foreseeable stops the run later."""
 
-from segue.checkpoint import Bundle, Translator
-from segue.config import Seq2SeqConfig, XLConfig
+from segue.checkpoint import Bundle, TextEncoder, Translator
+from segue.config import EncoderConfig, Seq2SeqConfig, XLConfig
 from segue.errors import TrainingError
-from segue.recipe import Recipe, TranslationRecipe
+from segue.recipe import AnyRecipe, EncoderRecipe, Recipe, TranslationRecipe
 from segue.text.corpus import Corpus
 from segue.text.lanes import Lanes
 from segue.text.pairs import PairSet
 from segue.text.tokenizer import digest
+from segue.training.encoder_data import check_texts
+
+Data = Corpus | PairSet
+Model = Bundle | Translator | TextEncoder
 
 
-def check_compatible(
-    recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, begin_with: Bundle | Translator | None
-) -> None:
+def check_compatible(recipe: AnyRecipe, opened: Data, begin_with: Model | None) -> None:
     """Check that the model fits the data, and that the bundle to fine-tune fits both."""
     vocab, data_vocab = recipe.model.vocab, opened.header.vocab
     if vocab != data_vocab:
@@ -29,9 +31,8 @@ def check_compatible(
             )
     if begin_with is None:
         return
-    if begin_with.model.config.model_dump(
-        exclude={"dropout", "attention_dropout"}
-    ) != recipe.model.model_dump(exclude={"dropout", "attention_dropout"}):
+    free = {"dropout", "attention_dropout", "pooler"}  # an encoder's pooler can begin fresh
+    if begin_with.model.config.model_dump(exclude=free) != recipe.model.model_dump(exclude=free):
         raise TrainingError("the recipe's model is not the bundle's; fine-tuning keeps the bundle's shape")
     if _has_other_tokenizer(begin_with, opened):
         raise TrainingError(
@@ -40,8 +41,10 @@ def check_compatible(
         )
 
 
-def _has_other_tokenizer(begin_with: Bundle | Translator, opened: Corpus | PairSet) -> bool:
+def _has_other_tokenizer(begin_with: Model, opened: Data) -> bool:
     """Whether the data was prepared with another tokenizer than the bundle's."""
+    if isinstance(begin_with, TextEncoder) and isinstance(opened, Corpus):
+        return begin_with.tokenizer.json() != opened.tokenizer.json()
     if isinstance(begin_with, Bundle) and isinstance(opened, Corpus):
         return begin_with.tokenizer is not None and digest(begin_with.tokenizer) != digest(opened.tokenizer)
     if isinstance(begin_with, Translator) and isinstance(opened, PairSet):
@@ -50,11 +53,11 @@ def _has_other_tokenizer(begin_with: Bundle | Translator, opened: Corpus | PairS
     return True
 
 
-def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str) -> None:
+def check_feasible(recipe: AnyRecipe, opened: Data, device: str) -> None:
     """Check what would otherwise stop the run later: precision, sharding, enough text, a validation split."""
     if recipe.train.precision == "bfloat16" and device == "cpu":
         raise TrainingError("train.precision bfloat16 is for GPUs; on a CPU use float32")
-    if recipe.train.sharded and not isinstance(recipe.model, XLConfig | Seq2SeqConfig):
+    if recipe.train.sharded and not isinstance(recipe.model, XLConfig | Seq2SeqConfig | EncoderConfig):
         raise TrainingError(
             "train.sharded shards Transformers block by block; this one has no blocks to share out"
         )
@@ -66,6 +69,9 @@ def check_feasible(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet,
             if recipe.train.best == "bleu":
                 opened.check_uncut("valid")
         _check_sources(recipe, opened)
+    elif isinstance(recipe, EncoderRecipe):
+        assert isinstance(opened, Corpus)
+        check_texts(recipe, opened)
 
 
 def _check_sources(recipe: TranslationRecipe, pairs: PairSet) -> None:
@@ -81,9 +87,9 @@ def _check_sources(recipe: TranslationRecipe, pairs: PairSet) -> None:
             )
 
 
-def check_lanes_divide(recipe: Recipe | TranslationRecipe, ranks: int) -> None:
-    """Check that the lanes of each micro-batch can be divided equally among the ranks."""
-    if isinstance(recipe, TranslationRecipe) or not recipe.train.lanes // recipe.train.accumulate % ranks:
+def check_lanes_divide(recipe: AnyRecipe, ranks: int) -> None:
+    """Check that the lanes of each micro-batch can be divided equally among the ranks. (Texts need not be.)"""
+    if not isinstance(recipe, Recipe) or not recipe.train.lanes // recipe.train.accumulate % ranks:
         return
     lanes, accumulate = recipe.train.lanes, recipe.train.accumulate
     divisors = [count for count in range(1, lanes + 1) if not lanes // accumulate % count]

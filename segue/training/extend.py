@@ -8,10 +8,9 @@ from segue.checkpoint import CHECKPOINTS, checkpoint_path, checkpoints, step_of
 from segue.errors import TrainingError
 from segue.files import remove_folder
 from segue.recipe import (
+    AnyRecipe,
     Extension,
-    Recipe,
     Schedule,
-    TranslationRecipe,
     read_recipe,
     recipe_of,
     with_changes,
@@ -34,7 +33,7 @@ EXTENDABLE = (
 class Extended(NamedTuple):
     """A changed recipe for a resumed run."""
 
-    recipe: Recipe | TranslationRecipe
+    recipe: AnyRecipe
     notes: list[str]  # for the user: how the learning rate continues
     trunk: int | None = None  # first go back to this step, before the cool-down
 
@@ -100,7 +99,7 @@ def _note(old: Schedule, new: Schedule, how: Extension) -> str:
     return words[how]
 
 
-def _from_trunk(run: Path, after: Recipe | TranslationRecipe, old: Schedule) -> Extended:
+def _from_trunk(run: Path, after: AnyRecipe, old: Schedule) -> Extended:
     """Go back to before the cool-down, so that the longer run equals one that was planned so long."""
     trunk = min(old.trunk, after.train.trunk)
     if not any(step_of(folder) > trunk for folder in checkpoints(run)):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from segue.distributed import distributed_like
-from segue.recipe import Schedule
+from segue.recipe import EncoderTrainConfig, Schedule
 from segue.training.muon import Muon
 
 NONE: Mapping[str, nn.Parameter] = MappingProxyType({})
@@ -64,22 +64,34 @@ def build_optimizers(
     if train.optimizer == "adam":
         return [torch.optim.Adam(named.values(), **adam)]
     if train.optimizer == "adamw":
-        return [torch.optim.AdamW(named.values(), weight_decay=decay, **adam)]
+        return [torch.optim.AdamW(_decayed(named, train), weight_decay=decay, **adam)]
     if train.optimizer in ("sgd", "nesterov"):
         nesterov = train.optimizer == "nesterov" and train.beta1 > 0
         momentum: dict[str, Any] = {"momentum": train.beta1, "nesterov": nesterov, "weight_decay": decay}
         return [torch.optim.SGD(named.values(), lr=train.learning_rate, fused=True, **momentum)]
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     matrices = {
         name
         for name, weight in named.items()
-        if weight.dim() == 2 and any(part in name for part in ("blocks.", "cells.", "encoder.", "decoder."))
+        if weight.dim() == 2
+        and weight not in tables
+        and any(part in name for part in ("blocks.", "cells.", "encoder.", "decoder."))
     }
+    rest = {name: weight for name, weight in named.items() if name not in matrices}
     return [
         Muon([named[name] for name in sorted(matrices)], train.learning_rate, weight_decay=decay),
-        torch.optim.AdamW(
-            [weight for name, weight in named.items() if name not in matrices], weight_decay=decay, **adam
-        ),
+        torch.optim.AdamW(_decayed(rest, train), weight_decay=decay, **adam),
     ]
+
+
+def _decayed(named: Mapping[str, nn.Parameter], train: Schedule) -> Any:
+    """The weights in groups by their decay: BERT's norms and biases have none."""
+    if not isinstance(train, EncoderTrainConfig):
+        return list(named.values())
+    matrices, vectors = (
+        [weight for weight in named.values() if (weight.dim() > 1) is many] for many in (True, False)
+    )
+    return [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def set_learning_rate(optimizers: Sequence[Optimizer], learning_rate: float) -> None:

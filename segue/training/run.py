@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,19 @@ import numpy
 import torch
 
 import segue
-from segue.checkpoint import CHECKPOINTS, Bundle, Translator, checkpoints, read_json
+from segue.checkpoint import CHECKPOINTS, Bundle, TextEncoder, Translator, checkpoints, read_json
 from segue.distributed import Ranks, process_group
 from segue.errors import TrainingError
 from segue.files import beside, flush, locked, write_atomically
 from segue.interop.vectors import Vectors
 from segue.launch import launch_id, local_device, processor, restart_count
-from segue.recipe import Extension, Recipe, TranslationRecipe, recipe_toml
+from segue.recipe import AnyRecipe, EncoderRecipe, Extension, Recipe, recipe_toml
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.pairs import PairSet, open_pairs
-from segue.training.checks import check_compatible, check_feasible, check_lanes_divide
+from segue.training.checks import Data, check_compatible, check_feasible, check_lanes_divide
 from segue.training.embedding import initialize_embedding
+from segue.training.encoder_data import open_texts, text_source
+from segue.training.encoding import EncodingTask, begin_note
 from segue.training.extend import Extended, extended, set_aside_after
 from segue.training.language import LanguageTask
 from segue.training.log import Log
@@ -45,11 +48,11 @@ def unwatched(event: Event) -> None:
 
 
 def train(
-    recipe: Recipe | TranslationRecipe,
+    recipe: AnyRecipe,
     data: Path | str,
     run: Path | str,
     *,
-    begin_with: Bundle | Translator | None = None,
+    begin_with: Bundle | Translator | TextEncoder | None = None,
     vectors: Vectors | None = None,
     device: str = "cpu",
     watch: Watch = unwatched,
@@ -57,16 +60,17 @@ def train(
 ) -> Path:
     """Train a model and save it in the folder `run`, which is returned and which `segue.load` reads.
 
-    A language model learns from a corpus, a translator (`segue.load_translator`) from pairs. `begin_with` is a bundle
-    to fine-tune. `vectors` are pretrained word vectors for the input embedding; `train.frozen` keeps them unchanged.
-    Under torchrun every rank calls this; if torchrun restarts the ranks, the run is resumed.
+    A language model learns from a corpus, a translator (`segue.load_translator`) from pairs, an encoder
+    (`segue.load_encoder`) from a corpus too. `begin_with` is a bundle to fine-tune. `vectors` are pretrained word
+    vectors for the input embedding; `train.frozen` keeps them unchanged. Under torchrun every rank calls this; if
+    torchrun restarts the ranks, the run is resumed.
     """
     run = Path(run)
     with process_group() as ranks:
         if ranks.from_rank_zero(lambda: _is_restart(run)):
             return resume(run, data=data, device=device, watch=watch, interrupted=interrupted)
 
-        def checked() -> Corpus | PairSet:
+        def checked() -> Data:
             opened = _open_data(recipe, data)
             check_compatible(recipe, opened, begin_with)
             check_feasible(recipe, opened, device)
@@ -77,8 +81,11 @@ def train(
         _check_ranks_agree(recipe, opened, ranks)
         task = _build_task(recipe, opened, device, ranks)
         state = task.fresh(None if begin_with is None else begin_with.model)
+        notes = []
+        if isinstance(begin_with, TextEncoder) and isinstance(recipe, EncoderRecipe):
+            notes.append(begin_note(begin_with.model, recipe))
         if vectors is not None:
-            watch(Event("note", 0, {"text": _embed_vectors(ranks, state, vectors, opened)}))
+            notes.append(_embed_vectors(ranks, state, vectors, opened))
         fresh = ranks.from_rank_zero(lambda: _make_folder(run))
         with _run_lock(fresh, ranks):
             ranks.from_rank_zero(lambda: _describe(fresh, recipe, _environment(opened, device, ranks)))
@@ -88,7 +95,7 @@ def train(
                 save_state(fresh, state, recipe.train, task.write, ranks)
                 ranks.wait_for_save()
             ranks.from_rank_zero(lambda: _move_into_place(fresh, run))
-            _run_to_end(Training(recipe.train, run, task, state, interrupted, ranks), watch)
+            _run_to_end(Training(recipe.train, run, task, state, interrupted, ranks), watch, notes)
     return run
 
 
@@ -100,7 +107,7 @@ def _run_lock(run: Path, ranks: Ranks) -> Iterator[None]:
         yield
 
 
-def _embed_vectors(ranks: Ranks, state: State, vectors: Vectors, opened: Corpus | PairSet) -> str:
+def _embed_vectors(ranks: Ranks, state: State, vectors: Vectors, opened: Data) -> str:
     """Initialise the embedding with word vectors; returns a note that says for how many symbols."""
     tokenizer = opened.source if isinstance(opened, PairSet) else opened.tokenizer
     matched = ranks.on_every_rank(lambda: initialize_embedding(state.model, vectors, tokenizer))
@@ -129,7 +136,7 @@ def _make_folder(run: Path) -> Path:
     return fresh
 
 
-def _describe(fresh: Path, recipe: Recipe | TranslationRecipe, environment: dict[str, Any]) -> None:
+def _describe(fresh: Path, recipe: AnyRecipe, environment: dict[str, Any]) -> None:
     """Write recipe.toml and run.json; first remove the checkpoints of a killed attempt."""
     shutil.rmtree(fresh / CHECKPOINTS, ignore_errors=True)
     write_atomically(fresh / "recipe.toml", recipe_toml(recipe), TrainingError)
@@ -146,7 +153,7 @@ def _move_into_place(fresh: Path, run: Path) -> None:
         raise TrainingError(f"{run} could not be made: {error.strerror}") from None
 
 
-def _check_ranks_agree(recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, ranks: Ranks) -> None:
+def _check_ranks_agree(recipe: AnyRecipe, opened: Data, ranks: Ranks) -> None:
     ranks.check_same("recipe", recipe.model_dump_json())
     ranks.check_same("data", opened.header.checksums)
     ranks.check_same("version of segue or torch", (segue.__version__, torch.__version__))
@@ -157,16 +164,21 @@ def _check_folder_is_shared(run: Path) -> None:
         raise TrainingError(f"{run} is not on this machine; all machines must share the folder of a run")
 
 
-def _open_data(recipe: Recipe | TranslationRecipe, data: Path | str) -> Corpus | PairSet:
+def _open_data(recipe: AnyRecipe, data: Path | str) -> Data:
+    if isinstance(recipe, EncoderRecipe):
+        return open_texts(recipe, data)
     return open_corpus(data) if isinstance(recipe, Recipe) else open_pairs(data)
 
 
 def _build_task(
-    recipe: Recipe | TranslationRecipe, opened: Corpus | PairSet, device: str, ranks: Ranks
-) -> LanguageTask | TranslationTask:
+    recipe: AnyRecipe, opened: Data, device: str, ranks: Ranks
+) -> LanguageTask | TranslationTask | EncodingTask:
     own_device = torch.device(local_device(device))
     if own_device.type == "cuda":
         torch.cuda.set_device(own_device)  # nccl uses the current device
+    if isinstance(recipe, EncoderRecipe):
+        assert isinstance(opened, Corpus)
+        return EncodingTask(recipe, text_source(recipe, opened), own_device, ranks)
     if isinstance(recipe, Recipe):
         assert isinstance(opened, Corpus)
         return LanguageTask(recipe, opened, own_device, ranks)
@@ -191,7 +203,7 @@ def resume(
     run = Path(run)
     with process_group() as ranks:
 
-        def open_again() -> tuple[Extended, Corpus | PairSet]:
+        def open_again() -> tuple[Extended, Data]:
             extension = extended(run, changes, extend)
             opened = _open_data(extension.recipe, data or run_json()["data"])
             if opened.header.checksums != run_json()["checksums"]:
@@ -244,8 +256,8 @@ def _environment_warnings(before: dict[str, Any], now: dict[str, Any]) -> list[s
     return changes
 
 
-def _run_to_end(training: Training, watch: Watch) -> None:
-    """Train. Rank 0 writes the log and passes the events on."""
+def _run_to_end(training: Training, watch: Watch, notes: Sequence[str] = ()) -> None:
+    """Train. Rank 0 writes the log, the notes first, and passes the events on."""
     if not training.ranks.first:
         for _ in training.events():
             pass
@@ -256,12 +268,13 @@ def _run_to_end(training: Training, watch: Watch) -> None:
 
     training.report = report
     with Log(training.run, training.state.counters.step) as log:
-        for event in training.events():
+        first = (Event("note", training.state.counters.step, {"text": text}) for text in notes)
+        for event in chain(first, training.events()):
             log.write(event)
             watch(event)
 
 
-def _environment(opened: Corpus | PairSet, device: str, ranks: Ranks) -> dict[str, Any]:
+def _environment(opened: Data, device: str, ranks: Ranks) -> dict[str, Any]:
     return {
         "segue": segue.__version__,
         "torch": torch.__version__,

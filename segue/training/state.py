@@ -50,8 +50,10 @@ class Counters(Settings):
     """How far a run is."""
 
     step: NonNegativeInt = 0
-    position: NonNegativeInt = 0  # tokens read in each lane; of pairs, batches read in this epoch
-    epoch: NonNegativeInt = 0  # of pairs; lanes have no epochs
+    position: NonNegativeInt = (
+        0  # tokens read in each lane; of pairs, batches read in this epoch; of texts, texts
+    )
+    epoch: NonNegativeInt = 0  # of pairs and texts; lanes have no epochs
     seconds: NonNegativeFloat = 0.0  # of training, interruptions not counted
     best: float | None = None  # the best validation metric so far: nats per token, or BLEU with a minus sign
     best_step: NonNegativeInt | None = None

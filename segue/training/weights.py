@@ -28,12 +28,12 @@ def initial_model(
     device: torch.device,
     ranks: Ranks,
 ) -> tuple[Model, nn.Module]:
-    """A model with the given weights, or fresh ones if None; and its objective, wrapped for all ranks."""
+    """A model with the given weights, fresh where there are none; and its objective, wrapped for all ranks."""
     torch.manual_seed(train.seed)
     if not is_sharded(train, ranks):
         model = build()
         if weights is not None:
-            model.load_state_dict(weights)
+            model.load_state_dict({**model.state_dict(), **weights})
         freeze(model, train)
         return model, ranks.data_parallel(objective(model).to(device))
     built: list[Model] = []

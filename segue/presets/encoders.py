@@ -1,0 +1,58 @@
+"""Encoders: the published BERT, and a small one for a CPU."""
+
+from segue.config import EncoderConfig, EncoderReading, HeadConfig
+from segue.presets.parts import Preset
+from segue.recipe import EncoderRecipe, EncoderTrainConfig
+
+ENCODERS: dict[str, Preset] = {
+    "bert-cpu": Preset(
+        recipe=EncoderRecipe(
+            model=EncoderConfig(vocab=8192, width=256, layers=4, heads=4, max_positions=128),
+            task=HeadConfig(task="masked"),
+            train=EncoderTrainConfig(
+                steps=3000,
+                batch=64,
+                optimizer="muon",
+                learning_rate=4e-3,
+                warmup=150,
+                floor=0.02,
+                beta2=0.98,
+                weight_decay=0.01,
+                clip=1.0,
+                short_steps=2400,
+                short_length=64,
+                validate_every=250,
+                save_every=250,
+            ),
+            reading=EncoderReading(max_length=128, pooling="mean"),
+        ),
+        data="any text in WordPiece (`segue prepare … --tokenizer wordpiece`)",
+        published="",
+        note="About an hour of pre-training on one CPU core.",
+    ),
+    "bert-base": Preset(
+        recipe=EncoderRecipe(
+            model=EncoderConfig(vocab=30_522, dropout=0.1, attention_dropout=0.1),
+            task=HeadConfig(task="masked", next_sentence=True),
+            train=EncoderTrainConfig(
+                steps=1_000_000,
+                batch=256,
+                optimizer="adamw",
+                learning_rate=1e-4,
+                schedule="linear",
+                warmup=10_000,
+                weight_decay=0.01,
+                epsilon=1e-6,
+                clip=1.0,
+                short_steps=900_000,
+                short_length=128,
+                validate_every=10_000,
+                save_every=10_000,
+            ),
+            reading=EncoderReading(max_length=512),
+        ),
+        data="Wikipedia and BooksCorpus, 30,522 WordPiece symbols",
+        published="79.6 GLUE, 88.5 F1 on SQuAD 1.1 (fine-tuned)",
+        note="The published Adam has no bias correction; AdamW has.",
+    ),
+}
