@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from segue.cli.eval_encoder import evaluate_encoder
 from segue.cli.eval_translator import Metric, data_of, evaluate_translator
 from segue.cli.machine import Device, Int8, Threads, placed, use
 from segue.cli.progress import Progress
@@ -88,21 +89,26 @@ def evaluate(
     Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
     lanes, each lane first reads, unscored, the tokens before its part that can influence it, so the score stays the
     same. Under torchrun every rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and
-    chrF, or ROUGE; the options on how to read do not apply to it.
+    chrF, or ROUGE; a masked language model the perplexity and accuracy of masked tokens, and how often it knows
+    whether a passage follows, if it was trained for that. The options on how to read do not apply to them.
     """
-    from segue.checkpoint import load, translates
+    from segue.checkpoint import load, task_of
     from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
     from segue.launch import local_device
 
     if dynamic and int8:
         raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
-    if translates(run):
+    task = task_of(run)
+    if metric is not None and task != "translation":
+        raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
+    if task != "language":
         use(threads, device)
-        evaluate_translator(run, data, split, device, metric or "bleu", as_json)
+        if task == "translation":
+            evaluate_translator(run, data, split, device, metric or "bleu", as_json)
+        else:
+            evaluate_encoder(run, data, split, limit, device, as_json)
         return
-    if metric is not None:
-        raise InputError(f"--metric {metric} compares texts of an encoder-decoder; {run} is a language model")
     mode: Mode = "sliding" if sliding else lanes
     if dynamic:
         mode = Dynamic(learning_rate=learning_rate, decay=decay)

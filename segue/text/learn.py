@@ -20,6 +20,9 @@ MAX_WORD_CHARACTERS = 512
 """BPE learns from longer words in pieces."""
 
 
+MAX_ALPHABET = 1000
+"""Characters of a WordPiece vocabulary, as in the tokenizers library's own for BERT."""
+
 MAX_WORDPIECE_CHARACTERS = 100
 """A longer word is unknown to WordPiece; its trainer sees it in pieces."""
 
@@ -94,8 +97,8 @@ def train_wordpiece(texts: Iterable[bytes], size: int, *, lower: bool) -> TextTo
     """WordPiece of at most `size` symbols, BERT's special ones first; with `lower`, capitals and accents are dropped.
 
     The library's trainer merges the most frequent pair, as BPE does, not the pair that is the likeliest beside its
-    parts; a text is then cut as BERT does it, by the longest match. Rare characters are unknown: an eighth of the
-    symbols at most are single characters at a word's beginning.
+    parts; a text is then cut as BERT does it, by the longest match. Rare characters are unknown: the MAX_ALPHABET most
+    frequent ones are kept, and at most a quarter of the symbols.
     """
     fewest = len(SPECIAL) + 8
     if size < fewest:
@@ -110,7 +113,7 @@ def train_wordpiece(texts: Iterable[bytes], size: int, *, lower: bool) -> TextTo
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=list(SPECIAL),
-        limit_alphabet=min(1000, size // 8),
+        limit_alphabet=min(MAX_ALPHABET, size // 4),
         show_progress=False,
     )
     file.train_from_iterator(_lines(texts), trainer)

@@ -17,7 +17,8 @@ Model = Bundle | Translator | TextEncoder
 def check_compatible(recipe: AnyRecipe, opened: Data, begin_with: Model | None) -> None:
     """Check that the model fits the data, and that the bundle to fine-tune fits both."""
     vocab, data_vocab = recipe.model.vocab, opened.header.vocab
-    if vocab != data_vocab:
+    padded = isinstance(begin_with, TextEncoder) and vocab > data_vocab  # published ones may have idle rows
+    if vocab != data_vocab and not padded:
         raise TrainingError(
             f"the model has {vocab:,} symbols and {opened.folder} {data_vocab:,}; "
             f"prepare it with the model's tokenizer, or use --set model.vocab={data_vocab}"
