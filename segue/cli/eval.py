@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Score
+    from segue.kinds import TaskKind
     from segue.nn.engine import Engine
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
@@ -87,27 +88,23 @@ def evaluate(
     """Evaluate a model on a split: bits per byte, bits per token and perplexity.
 
     Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
-    lanes, each lane first reads, unscored, the tokens before its part that can influence it, so the score stays the
-    same. Under torchrun every rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and
-    chrF, or ROUGE; a masked language model the perplexity and accuracy of masked tokens, and how often it knows
-    whether a passage follows, if it was trained for that. The options on how to read do not apply to them.
+    lanes, each first reads, unscored, what can influence its part, so the score stays the same. Under torchrun every
+    rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and chrF, or ROUGE; a masked
+    language model perplexity and accuracy of masked tokens; the options on how to read do not apply to them.
     """
     from segue.checkpoint import load, task_of
     from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
     from segue.launch import local_device
 
-    if dynamic and int8:
-        raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
     task = task_of(run)
-    if metric is not None and task != "translation":
-        raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
+    _check_options(run, task, metric, trained_and_rounded=dynamic and int8)
     if task != "language":
         use(threads, device)
-        if task == "translation":
-            evaluate_translator(run, data, split, device, metric or "bleu", as_json)
-        else:
+        if task == "encoding":
             evaluate_encoder(run, data, split, limit, device, as_json)
+        else:
+            evaluate_translator(run, data, split, device, metric or "bleu", as_json)
         return
     mode: Mode = "sliding" if sliding else lanes
     if dynamic:
@@ -136,6 +133,13 @@ def evaluate(
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
     echo(json.dumps(facts) if as_json else _text(facts))
+
+
+def _check_options(run: Path, task: "TaskKind", metric: Metric | None, *, trained_and_rounded: bool) -> None:
+    if trained_and_rounded:
+        raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
+    if metric is not None and task != "translation":
+        raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
 
 
 def _check_modes(ranks: int, *chosen: bool) -> None:
