@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 STAIRS = (
     ("errors", "progress", "renamed", "checksums"),
-    ("files",),
+    ("files", "native"),
     ("config",),
     ("kinds",),
     ("recipe",),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from segue import native
 from segue.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def info(
         facts = _ranks(name, ranks, flops, bandwidth)
     else:
         facts = _bundle(Path(name)) if Path(name).exists() else _preset(name)
+        facts["engine"] = native.why()
     if as_json:
         echo(json.dumps(facts, indent=2))
         return
@@ -77,6 +79,7 @@ def _list_presets(as_json: bool) -> None:
         )
     Console().print(table)
     echo("\ntrain, read: memory needs in float32.  segue info PRESET shows all settings of one.")
+    echo(f"engine: {native.why()}")
 
 
 def _preset(name: str) -> dict[str, Any]:

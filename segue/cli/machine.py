@@ -21,13 +21,16 @@ def use(threads: int, device: str) -> None:
     """Set the number of threads, and raise an error if the device is not available."""
     import torch
 
+    from segue import native
     from segue.cli.busy import watch_others
+    from segue.cli.terminal import tell
     from segue.errors import InputError
     from segue.launch import local_world_size
 
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_world_size()))
     if torch.get_num_threads() > 1:
         watch_others()
+    native.announce_with(tell)
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
