@@ -10,6 +10,7 @@ from torch import Tensor
 
 from segue.config import Reach, XLConfig
 from segue.nn.engine import Engine
+from segue.nn.frozen import FrozenXL
 from segue.nn.memory import Memory
 from segue.nn.xl import TransformerXL
 
@@ -96,13 +97,22 @@ def some_tokens(lanes: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, VOCAB, (lanes, length), generator=torch.Generator().manual_seed(seed))
 
 
-ENGINES = ("training", "frozen")
-"""Ways to read in float64, which all laws and references hold for."""
+ENGINES = ("training", "frozen", "native")
+"""Ways to read in float64, which all laws and references hold for. Without a compiler, native is frozen again."""
 
 
 def engine_of(name: str, model: TransformerXL) -> Any:
-    """The model as it is trained, or its engine for reading."""
-    return model if name == "training" else model.frozen()
+    """The model as it is trained, or its engine for reading: in torch alone, or with steps in native code."""
+    if name == "training":
+        return model
+    engine = model.frozen()
+    return engine if name == "native" else in_torch_alone(engine)
+
+
+def in_torch_alone(engine: FrozenXL) -> FrozenXL:
+    """The engine without native code."""
+    engine._native, engine._asked_native = None, True
+    return engine
 
 
 def read_in_pieces(

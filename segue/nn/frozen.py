@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from segue import native
 from segue.config import Reach
 from segue.errors import InputError
 from segue.nn.attention import casting
@@ -21,6 +22,7 @@ from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.memory import Memory, StateMemory
+from segue.nn.native_step import NativeSteps, native_steps
 from segue.nn.patterns import layer_patterns
 from segue.nn.positions import Relative, RelativeKeys, Rotation, rotation
 from segue.nn.sparse import keys_of_one
@@ -49,6 +51,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
         self._patterns = layer_patterns(self.config)
         self._relative: dict[tuple[int, int | None], tuple[Relative | None, ...]] = {}
+        self._native: NativeSteps | None = None
+        self._asked_native = False  # the first step asks: building takes some seconds
         self._watch = Watch(model.parameters())
 
     @torch.no_grad()
@@ -136,11 +140,31 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         places = places[:, 0].to(tokens.device, non_blocking=True) if places.numel() else places
         hidden = model.positions.embedded(model.vocabulary.embed(tokens), places)
         relative = self._relative_of(memory, layout)
+        steps = self._native_steps(hidden)
+        if steps is not None:
+            return steps(hidden, relative, memory, self._added(hidden, places))[:, None], memory.extended(
+                layout
+            )
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
             hidden = model.positions.layer_input(number, hidden, places)
             hidden = layer.step(hidden, relative[number], parts[number])
         return hidden[:, None], memory.extended(layout)
+
+    def _native_steps(self, hidden: Tensor) -> NativeSteps | None:
+        """Native code for steps, where it can run them."""
+        if not native.enabled() or type(hidden) is not Tensor or self._patterns[0] is not None:
+            return None
+        if not self._asked_native:
+            self._native, self._asked_native = native_steps(self._layers), True
+        return self._native
+
+    def _added(self, hidden: Tensor, places: Tensor) -> Tensor | None:
+        """(N, B, C) What positions add to the inputs of each layer; None for nothing."""
+        if self.config.encoding != "per-layer":
+            return None
+        nothing, layers = torch.zeros_like(hidden), range(len(self._layers))
+        return torch.stack([self.model.positions.layer_input(number, nothing, places) for number in layers])
 
     def _parts(self, memory: KVMemory) -> list[Sequence[LanePart]]:
         """For each part of the memory, what each layer sees of it: the keys in its span, the newest to be written."""

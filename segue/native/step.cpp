@@ -1,0 +1,206 @@
+// One token of each lane through a whole stack of Transformer-XL layers, in one call and one region of threads.
+//
+// Letters: B lanes, N layers, H heads, D head width, C width, F width of the feed-forward layer.
+// Between barriers each thread computes a share of the outputs (linear layers) or of the heads (attention). Residuals and
+// norms are computed by every thread for itself: that takes less time than waiting.
+
+#include <new>
+#include <vector>
+
+#include "attend.hpp"
+#include "linear.hpp"
+
+namespace segue {
+
+// The structures below are those of segue/nn/native_step.py.
+template <typename Real>
+struct Norm {
+    const Real *weight, *bias;
+    double epsilon;
+};
+
+template <typename Real>
+struct Layer {
+    Matrix<Real> query, key_value, out, inner, outer;
+    Norm<Real> attention_norm, feed_forward_norm;
+    Relative<Real> relative;
+};
+
+template <typename Real>
+struct Stack {
+    const Layer<Real>* layers;
+    int64_t count, width, heads, head_width, feedforward, pre;
+    double scale;
+};
+
+// A lane's keys and values lie in a buffer (N, 2, B, H, capacity, D).
+template <typename Real>
+struct Lane {
+    Real* rows;  // of layer 0: its keys of head 0, row 0
+    int64_t layer_stride, half_stride, head_stride;
+    int64_t slot;   // the row to be written
+    int64_t count;  // keys that are seen, the new one among them
+};
+
+template <typename Real>
+struct Tokens {
+    Real* hidden;         // (B, C) in and out
+    const Real* added;    // (N, B, C): what positions add to each layer's inputs; null: nothing
+    const Real* cosines;  // (B, D / 2) of rotary positions; null: none
+    const Real* sines;
+    const Lane<Real>* lanes;
+    int64_t count;
+};
+
+template <typename Real>
+inline void normed(const Norm<Real>& norm, const Real* inputs, int64_t size, Real* outputs) {
+    constexpr int width = WIDTH<Real>;
+    const auto total = [&](auto&& term) {
+        Vector<Real> sums{};
+        int64_t i = 0;
+        for (; i + width <= size; i += width) sums += term(load(inputs + i));
+        Real all_of_them = sum<Real>(sums);
+        for (; i < size; i++) all_of_them += term(inputs[i]);
+        return all_of_them;
+    };
+    const Real mean = total([](auto x) { return x; }) / size;
+    const Real variance = total([&](auto x) { return (x - mean) * (x - mean); }) / size;
+    const Real factor = 1 / std::sqrt(variance + Real(norm.epsilon));
+    for (int64_t i = 0; i < size; i++)
+        outputs[i] = (inputs[i] - mean) * factor * norm.weight[i] + norm.bias[i];
+}
+
+template <typename Real>
+inline void turn(Real* vector, int64_t size, const Real* cosines, const Real* sines) {
+    const int64_t half = size / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const Real first = vector[i], second = vector[half + i];
+        vector[i] = first * cosines[i] - second * sines[i];
+        vector[half + i] = second * cosines[i] + first * sines[i];
+    }
+}
+
+// What threads share, and what each has for itself.
+template <typename Real>
+struct Workspace {
+    std::vector<Real> queries, keys_values, gathered, outputs, fed;
+    struct Own {
+        std::vector<Real> hidden, inputs, asking, scores;
+        std::vector<Head<Real>> heads;
+    };
+    std::vector<Own> own;
+
+    Workspace(const Stack<Real>& stack, const Tokens<Real>& tokens, int threads) : own(threads) {
+        const int64_t lanes = tokens.count, inside = stack.heads * stack.head_width;
+        int64_t keys = 0;
+        for (int64_t lane = 0; lane < lanes; lane++) keys += tokens.lanes[lane].count;
+        queries.resize(lanes * inside);
+        keys_values.resize(lanes * 2 * inside);
+        gathered.resize(lanes * inside);
+        outputs.resize(lanes * stack.width);
+        fed.resize(lanes * stack.feedforward);
+        for (Own& one : own) {
+            one.hidden.assign(tokens.hidden, tokens.hidden + lanes * stack.width);
+            one.inputs.resize(lanes * stack.width);
+            one.asking.resize(lanes * 2 * stack.head_width);
+            one.scores.resize(keys);
+            one.heads.resize(lanes);
+        }
+    }
+};
+
+// Attention of one head: writes the new keys and values of all lanes and gathers what they see.
+template <typename Real>
+inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<Real>& tokens, Workspace<Real>& space,
+                        typename Workspace<Real>::Own& own, int64_t head) {
+    const Layer<Real>& layer = stack.layers[number];
+    const int64_t size = stack.head_width, inside = stack.heads * size;
+    const Real scale = Real(stack.scale);
+    const Real* u = layer.relative.content_bias ? layer.relative.content_bias + head * size : nullptr;
+    const Real* v = layer.relative.position_bias ? layer.relative.position_bias + head * size : nullptr;
+    Real* scores = own.scores.data();
+    for (int64_t b = 0; b < tokens.count; b++) {
+        const Lane<Real>& lane = tokens.lanes[b];
+        Real* query = space.queries.data() + b * inside + head * size;
+        Real* key = space.keys_values.data() + b * 2 * inside + head * size;
+        if (tokens.cosines) {
+            const int64_t place = b * (size / 2);
+            turn(query, size, tokens.cosines + place, tokens.sines + place);
+            turn(key, size, tokens.cosines + place, tokens.sines + place);
+        }
+        Real* keys = lane.rows + number * lane.layer_stride + head * lane.head_stride;
+        Real* values = keys + lane.half_stride;
+        std::memcpy(keys + lane.slot * size, key, size * sizeof(Real));
+        std::memcpy(values + lane.slot * size, key + inside, size * sizeof(Real));
+        Real *content = own.asking.data() + b * 2 * size, *position = content + size;
+        for (int64_t i = 0; i < size; i++) {
+            content[i] = scale * (u ? query[i] + u[i] : query[i]);
+            position[i] = scale * (v ? query[i] + v[i] : query[i]);
+        }
+        const int64_t first = (lane.slot + 1 - lane.count) * size;
+        Real* gathered = space.gathered.data() + b * inside + head * size;
+        own.heads[b] = {keys + first, values + first, lane.count, content, position, scores, gathered};
+        scores += lane.count;
+    }
+    attend(layer.relative, head, size, scale, own.heads.data(), tokens.count);
+}
+
+template <typename Real>
+void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& space) {
+    typename Workspace<Real>::Own& own = space.own[omp_get_thread_num()];
+    const int64_t lanes = tokens.count, width = stack.width;
+    Real *hidden = own.hidden.data(), *inputs = own.inputs.data();
+    const auto norm_all = [&](const Norm<Real>& norm, Real* into) {
+        for (int64_t b = 0; b < lanes; b++) normed(norm, hidden + b * width, width, into + b * width);
+    };
+    const auto add = [&](const Real* more) {
+        for (int64_t i = 0; i < lanes * width; i++) hidden[i] += more[i];
+    };
+    for (int64_t number = 0; number < stack.count; number++) {
+        const Layer<Real>& layer = stack.layers[number];
+        if (tokens.added) add(tokens.added + number * lanes * width);
+        if (stack.pre) norm_all(layer.attention_norm, inputs);
+        linear(layer.query, stack.pre ? inputs : hidden, lanes, space.queries.data());
+        linear(layer.key_value, stack.pre ? inputs : hidden, lanes, space.keys_values.data());
+#pragma omp barrier
+        const Share mine(stack.heads);
+        for (int64_t head = mine.first; head < mine.last; head++) attend_head(stack, number, tokens, space, own, head);
+#pragma omp barrier
+        linear(layer.out, space.gathered.data(), lanes, space.outputs.data());
+#pragma omp barrier
+        add(space.outputs.data());
+        norm_all(stack.pre ? layer.feed_forward_norm : layer.attention_norm, stack.pre ? inputs : hidden);
+        linear(layer.inner, stack.pre ? inputs : hidden, lanes, space.fed.data(), true);
+#pragma omp barrier
+        linear(layer.outer, space.fed.data(), lanes, space.outputs.data());
+#pragma omp barrier
+        add(space.outputs.data());
+        if (!stack.pre) norm_all(layer.feed_forward_norm, hidden);
+    }
+}
+
+template <typename Real>
+int32_t step(const Stack<Real>* stack, const Tokens<Real>* tokens, int32_t threads) {
+    try {
+        Workspace<Real> space(*stack, *tokens, threads);
+#pragma omp parallel num_threads(threads)
+        run(*stack, *tokens, space);
+        std::memcpy(tokens->hidden, space.own[0].hidden.data(), tokens->count * stack->width * sizeof(Real));
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+}
+
+}  // namespace segue
+
+// 0, or 1 if there is not enough memory: then nothing was written.
+SEGUE_EXPORT int32_t segue_step_float(const void* stack, const void* tokens, int32_t threads) {
+    return segue::step(static_cast<const segue::Stack<float>*>(stack),
+                       static_cast<const segue::Tokens<float>*>(tokens), threads);
+}
+
+SEGUE_EXPORT int32_t segue_step_double(const void* stack, const void* tokens, int32_t threads) {
+    return segue::step(static_cast<const segue::Stack<double>*>(stack),
+                       static_cast<const segue::Tokens<double>*>(tokens), threads);
+}
