@@ -5,6 +5,7 @@
 #pragma once
 
 #include "native.hpp"
+#include "rounded.hpp"
 #include "vector.hpp"
 
 namespace segue {
@@ -12,8 +13,11 @@ namespace segue {
 // As `Matrix` of segue/nn/native_step.py.
 template <typename Real>
 struct Matrix {
-    const Real* weights;
-    const Real* bias;  // or null
+    const Real* weights;    // null: they are rounded
+    const Real* bias;       // or null
+    const int8_t* rounded;  // (outputs, inputs)
+    const Real* scales;     // (outputs) of the rounded weights
+    double step;            // of the rounded inputs
     int64_t outputs, inputs;
 };
 
@@ -61,11 +65,36 @@ inline void some_outputs(const Matrix<Real>& matrix, const Real* inputs, int64_t
     }
 }
 
-// This thread's share of the outputs.
+// Some outputs of one or four lanes, from 8-bit weights.
+template <int L, typename Real>
+inline void rounded_outputs(const Matrix<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t row,
+                            Real* outputs, bool relu) {
+    int32_t products[L];
+    products_of(matrix.rounded + row * matrix.inputs, inputs.steps + lane * matrix.inputs, matrix.inputs, products);
+    const Real factor = Real(matrix.step) * matrix.scales[row];
+    for (int l = 0; l < L; l++) {
+        Real product = products[l] * factor * inputs.largest[lane + l];
+        if (matrix.bias) product += matrix.bias[row];
+        outputs[(lane + l) * matrix.outputs + row] = relu && product < 0 ? 0 : product;
+    }
+}
+
+// This thread's share of the outputs. Rounded inputs go to `space`.
 template <typename Real>
-inline void linear(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, Real* outputs, bool relu = false) {
+inline void linear(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, Real* outputs,
+                   const RoundedInputs& space, bool relu = false) {
     const Share mine(matrix.outputs, 4);
     int64_t row = mine.first;
+    if constexpr (std::is_same_v<Real, float>)
+        if (matrix.rounded) {
+            space.round(inputs, lanes, matrix.inputs, float(matrix.step));
+            for (; row < mine.last; row++) {
+                int64_t lane = 0;
+                for (; lane + 4 <= lanes; lane += 4) rounded_outputs<4>(matrix, space, lane, row, outputs, relu);
+                for (; lane < lanes; lane++) rounded_outputs<1>(matrix, space, lane, row, outputs, relu);
+            }
+            return;
+        }
     if (lanes > 1)  // of one lane alone, a row at a time is read fastest
         for (; row + 4 <= mine.last; row += 4) some_outputs<Real, 4, 1>(matrix, inputs, lanes, row, outputs, relu);
     for (; row < mine.last; row++) some_outputs<Real, 1, 4>(matrix, inputs, lanes, row, outputs, relu);

@@ -86,6 +86,8 @@ struct Workspace {
     std::vector<Real> queries, keys_values, gathered, outputs, fed;
     struct Own {
         std::vector<Real> hidden, inputs, asking, scores;
+        std::vector<int16_t> steps;
+        std::vector<float> largest;
         std::vector<Head<Real>> heads;
     };
     std::vector<Own> own;
@@ -105,6 +107,9 @@ struct Workspace {
             one.asking.resize(lanes * 2 * stack.head_width);
             one.scores.resize(keys);
             one.heads.resize(lanes);
+            if (!stack.layers[0].query.rounded) continue;
+            one.steps.resize(lanes * std::max({stack.width, inside, stack.feedforward}));
+            one.largest.resize(lanes);
         }
     }
 };
@@ -150,6 +155,7 @@ void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& 
     typename Workspace<Real>::Own& own = space.own[omp_get_thread_num()];
     const int64_t lanes = tokens.count, width = stack.width;
     Real *hidden = own.hidden.data(), *inputs = own.inputs.data();
+    const RoundedInputs rounded{own.steps.data(), own.largest.data()};
     const auto norm_all = [&](const Norm<Real>& norm, Real* into) {
         for (int64_t b = 0; b < lanes; b++) normed(norm, hidden + b * width, width, into + b * width);
     };
@@ -160,19 +166,19 @@ void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& 
         const Layer<Real>& layer = stack.layers[number];
         if (tokens.added) add(tokens.added + number * lanes * width);
         if (stack.pre) norm_all(layer.attention_norm, inputs);
-        linear(layer.query, stack.pre ? inputs : hidden, lanes, space.queries.data());
-        linear(layer.key_value, stack.pre ? inputs : hidden, lanes, space.keys_values.data());
+        linear(layer.query, stack.pre ? inputs : hidden, lanes, space.queries.data(), rounded);
+        linear(layer.key_value, stack.pre ? inputs : hidden, lanes, space.keys_values.data(), rounded);
 #pragma omp barrier
         const Share mine(stack.heads);
         for (int64_t head = mine.first; head < mine.last; head++) attend_head(stack, number, tokens, space, own, head);
 #pragma omp barrier
-        linear(layer.out, space.gathered.data(), lanes, space.outputs.data());
+        linear(layer.out, space.gathered.data(), lanes, space.outputs.data(), rounded);
 #pragma omp barrier
         add(space.outputs.data());
         norm_all(stack.pre ? layer.feed_forward_norm : layer.attention_norm, stack.pre ? inputs : hidden);
-        linear(layer.inner, stack.pre ? inputs : hidden, lanes, space.fed.data(), true);
+        linear(layer.inner, stack.pre ? inputs : hidden, lanes, space.fed.data(), rounded, true);
 #pragma omp barrier
-        linear(layer.outer, space.fed.data(), lanes, space.outputs.data());
+        linear(layer.outer, space.fed.data(), lanes, space.outputs.data(), rounded);
 #pragma omp barrier
         add(space.outputs.data());
         if (!stack.pre) norm_all(layer.feed_forward_norm, hidden);

@@ -6,6 +6,7 @@ token depend on the tokens beside it and after it.
 """
 
 import warnings
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,15 @@ Processors without VNNI add two products in 16 bits, where larger ones would sat
 
 PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
 """Of torch.ops.quantized: rounds to a scale and a zero point that are given, and returns float32."""
+
+
+class PlainInt8(NamedTuple):
+    """The weights of an Int8Linear."""
+
+    weight: Tensor  # (outputs, inputs), 8-bit
+    scales: Tensor  # (outputs,)
+    step: float  # of the inputs
+    bias: Tensor | None
 
 
 class Int8Linear:
@@ -38,6 +48,14 @@ class Int8Linear:
         self._packed = torch.ops.quantized.linear_prepack(rounded, None)
         self._bias = None if exact.bias is None else exact.bias.detach()
         self._zero, self._step = zero, 1 / (2 * STEPS - zero)
+
+    def plain(self) -> "PlainInt8":
+        """The same weights as plain tensors, for native code."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rounded, _ = torch.ops.quantized.linear_unpack(self._packed)
+            scales = rounded.q_per_channel_scales().float()
+            return PlainInt8(rounded.int_repr().contiguous(), scales, self._step, self._bias)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         rows = inputs.flatten(0, -2).float()  # autocast may have made them shorter

@@ -16,6 +16,7 @@ from torch import Tensor
 from segue import native
 from segue.nn.frozen_layer import FloatLinear, FrozenLayer, Linear
 from segue.nn.frozen_layer import Norm as FrozenNorm
+from segue.nn.int8 import Int8Linear, PlainInt8
 from segue.nn.kv_memory import KVMemory
 from segue.nn.positions import Relative as AnyRelative
 from segue.nn.positions import RelativeKeys, Rotation
@@ -33,7 +34,13 @@ def _structure(name: str, **fields: Any) -> type[ctypes.Structure]:
 
 
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_int64
-_Matrix = _structure("Matrix", weights=_ADDRESS, bias=_ADDRESS, outputs=_SIZE, inputs=_SIZE)
+_Matrix = _structure(
+    "Matrix",
+    **dict.fromkeys(("weights", "bias", "rounded", "scales"), _ADDRESS),
+    step=ctypes.c_double,
+    outputs=_SIZE,
+    inputs=_SIZE,
+)
 _Norm = _structure("Norm", weight=_ADDRESS, bias=_ADDRESS, epsilon=ctypes.c_double)
 _Relative = _structure(
     "Relative", rows=_ADDRESS, bias=_ADDRESS, content_bias=_ADDRESS, position_bias=_ADDRESS, known=_SIZE
@@ -65,10 +72,11 @@ class NativeSteps:
 
     def __init__(self, layers: Sequence[FrozenLayer]) -> None:
         self._layers = layers
+        self._linears = [[_plain(linear) for linear in _linears(layer)] for layer in layers]
         self._stacks: dict[int, tuple[Any, ...]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_layers": self._layers, "_stacks": {}}  # copies have other addresses
+        return {**self.__dict__, "_stacks": {}}  # copies have other addresses
 
     def __call__(
         self, hidden: Tensor, relative: Sequence[AnyRelative | None], memory: KVMemory, added: Tensor | None
@@ -101,7 +109,7 @@ class NativeSteps:
         inside = stack.heads * stack.head_width
         weights = stack.width * (4 * inside + 2 * stack.feedforward)
         work = len(lanes) * weights + 3 * keys * inside
-        return max(1, min(torch.get_num_threads(), work // WORK_OF_A_THREAD))
+        return max(1, min(torch.get_num_threads(), int(work) // WORK_OF_A_THREAD))
 
     def _stack(self, relative: Sequence[AnyRelative | None]) -> tuple[Any, ...]:
         """The layers with these relative keys, and all that must stay alive with them."""
@@ -109,8 +117,15 @@ class NativeSteps:
         if kept is not None and kept[1] is relative[0]:
             return kept
         prepared = [_relative(one) for one in relative]
-        pairs = zip(self._layers, prepared, strict=True)
-        layers: Any = (_Layer * len(prepared))(*(_layer(layer, table) for layer, (table, _) in pairs))
+        of_layers = zip(self._layers, self._linears, prepared, strict=True)
+        layers: Any = (_Layer * len(prepared))(
+            *(
+                _Layer(
+                    *map(_matrix, linears), _norm(layer.attention_norm), _norm(layer.feed_forward_norm), table
+                )
+                for layer, linears, (table, _) in of_layers
+            )
+        )
         first, out, inner = self._layers[0], layers[0].out, layers[0].inner
         head_width = out.inputs // first.heads
         shape = (len(layers), out.outputs, first.heads, head_width, inner.outputs)
@@ -125,7 +140,8 @@ class NativeSteps:
 def native_steps(layers: Sequence[FrozenLayer]) -> NativeSteps | None:
     """The layers for native code; None if it cannot run them."""
     weights = [tensor for layer in layers for tensor in _tensors(layer)]
-    fits = all(type(linear) is FloatLinear for layer in layers for linear in _linears(layer)) and all(
+    kinds = {type(linear) for layer in layers for linear in _linears(layer)}
+    fits = kinds in ({FloatLinear}, {Int8Linear}) and all(
         tensor.device.type == "cpu" and tensor.dtype == weights[0].dtype and tensor.is_contiguous()
         for tensor in weights
     )
@@ -137,28 +153,27 @@ def _linears(layer: FrozenLayer) -> list[Linear]:
     return [layer.query, layer.key_value, layer.out, layer.inner, layer.outer]
 
 
+def _plain(linear: Linear) -> FloatLinear | PlainInt8:
+    assert isinstance(linear, FloatLinear | Int8Linear)
+    return linear.plain() if isinstance(linear, Int8Linear) else linear
+
+
 def _tensors(layer: FrozenLayer) -> list[Tensor]:
-    of_linears = [
-        part for one in _linears(layer) if isinstance(one, FloatLinear) for part in one if part is not None
-    ]
-    return [
-        *of_linears,
-        *(part for norm in (layer.attention_norm, layer.feed_forward_norm) for part in norm[:2]),
-    ]
+    """What must be of one precision."""
+    norms = [part for norm in (layer.attention_norm, layer.feed_forward_norm) for part in norm[:2]]
+    floats = [linear for linear in _linears(layer) if isinstance(linear, FloatLinear)]
+    return [*norms, *(part for linear in floats for part in linear if part is not None)]
 
 
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr() or None
 
 
-def _layer(layer: FrozenLayer, relative: ctypes.Structure) -> ctypes.Structure:
-    norms = (_norm(norm) for norm in (layer.attention_norm, layer.feed_forward_norm))
-    return _Layer(*(_matrix(linear) for linear in _linears(layer)), *norms, relative)
-
-
-def _matrix(linear: Linear) -> ctypes.Structure:
-    assert isinstance(linear, FloatLinear)
-    return _Matrix(_address(linear.weight), _address(linear.bias), *linear.weight.shape)
+def _matrix(linear: FloatLinear | PlainInt8) -> ctypes.Structure:
+    if isinstance(linear, FloatLinear):
+        return _Matrix(_address(linear.weight), _address(linear.bias), None, None, 0, *linear.weight.shape)
+    rounded, bias, scales = (_address(tensor) for tensor in (linear.weight, linear.bias, linear.scales))
+    return _Matrix(None, bias, rounded, scales, linear.step, *linear.weight.shape)
 
 
 def _norm(norm: FrozenNorm) -> ctypes.Structure:
