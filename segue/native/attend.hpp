@@ -32,33 +32,41 @@ struct Head {
     Real* gathered;        // (D)
 };
 
-template <typename Real>
-inline Real product(const Real* left, const Real* right, int64_t size) {
+// Scores of K neighbouring keys; P: with position terms, whose first row is `rows`.
+template <typename Real, int K, bool P>
+inline void score_some(const Head<Real>& head, int64_t size, int64_t key, const Real* rows) {
     constexpr int width = WIDTH<Real>;
-    Vector<Real> sums{};
+    const Real* keys = head.keys + key * size;
+    Vector<Real> sums[K], by_position[K];
+    for (int k = 0; k < K; k++) sums[k] = by_position[k] = Vector<Real>{};  // `= {}` of arrays writes to the stack
     int64_t i = 0;
-    for (; i + width <= size; i += width) sums += load(left + i) * load(right + i);
-    Real total = sum<Real>(sums);
-    for (; i < size; i++) total += left[i] * right[i];
-    return total;
+    for (; i + width <= size; i += width) {
+        const Vector<Real> content = load(head.content + i), position = load(head.position + i);
+        for (int k = 0; k < K; k++) {
+            sums[k] += load(keys + k * size + i) * content;
+            if (P) by_position[k] += load(rows + k * size + i) * position;
+        }
+    }
+    for (int k = 0; k < K; k++) head.scores[key + k] = sum<Real>(P ? sums[k] + by_position[k] : sums[k]);
+    for (; i < size; i++)
+        for (int k = 0; k < K; k++) {
+            head.scores[key + k] += keys[k * size + i] * head.content[i];
+            if (P) head.scores[key + k] += rows[k * size + i] * head.position[i];
+        }
 }
 
-// Scores of keys [first, last), `rows` and `bias` standing at the first of them; null: no position terms.
-template <typename Real>
-inline void score(const Head<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows, const Real* bias,
-                  Real scale) {
-    for (int64_t key = first; key < last; key++) {
-        Real total = product(head.content, head.keys + key * size, size);
-        if (rows) total += product(head.position, rows + (key - first) * size, size);
-        if (bias) total += scale * bias[key - first];
-        head.scores[key] = total;
-    }
+template <typename Real, bool P>
+inline void score(const Head<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows) {
+    int64_t key = first;
+    for (; key + 4 <= last; key += 4) score_some<Real, 4, P>(head, size, key, P ? rows + (key - first) * size : rows);
+    for (; key < last; key++) score_some<Real, 1, P>(head, size, key, P ? rows + (key - first) * size : rows);
 }
 
 // gathered[c] = sum over keys of weights[key] · values[key][c], for N vectors of columns.
 template <typename Real, int N>
 inline void gather(const Real* weights, const Real* values, int64_t size, int64_t count, Real factor, Real* gathered) {
-    Vector<Real> sums[N] = {};
+    Vector<Real> sums[N];
+    for (int n = 0; n < N; n++) sums[n] = Vector<Real>{};
     for (int64_t key = 0; key < count; key++)
         for (int n = 0; n < N; n++) sums[n] += weights[key] * load(values + key * size + n * WIDTH<Real>);
     for (int n = 0; n < N; n++) store(gathered + n * WIDTH<Real>, sums[n] * factor);
@@ -81,7 +89,7 @@ inline void gather(const Head<Real>& head, int64_t size, Real factor) {
     }
 }
 
-constexpr int64_t DISTANCES_AT_ONCE = 64;  // rows of relative keys that stay in the first cache while lanes use them
+constexpr int64_t DISTANCES_AT_ONCE = 256;  // rows of relative keys that stay in the first cache while lanes use them
 
 // All lanes' attention of head number `number`. `heads` are the lanes'.
 template <typename Real>
@@ -99,9 +107,14 @@ inline void attend(const Relative<Real>& relative, int64_t number, int64_t size,
             const int64_t first = std::max<int64_t>(0, head.count - far), last = head.count - near;
             if (last <= first) continue;
             const int64_t beyond = std::min(last, std::max(first, head.count - known));  // keys before it: too far
-            score<Real>(head, size, first, beyond, nullptr, nullptr, scale);
+            score<Real, false>(head, size, first, beyond, nullptr);
             const int64_t row = known - head.count + beyond;
-            score<Real>(head, size, beyond, last, rows ? rows + row * size : nullptr, bias ? bias + row : nullptr, scale);
+            if (rows)
+                score<Real, true>(head, size, beyond, last, rows + row * size);
+            else
+                score<Real, false>(head, size, beyond, last, nullptr);
+            if (bias)
+                for (int64_t key = beyond; key < last; key++) head.scores[key] += scale * bias[row + key - beyond];
         }
     }
     for (int64_t lane = 0; lane < lanes; lane++)

@@ -1,8 +1,11 @@
-// Linear layers for a few rows of inputs: every weight is read once for all of them, by one of the threads.
+// Linear layers for one token of each lane: every weight is read once for all of them, by one of the threads.
 //
-// Letters: B lanes. Inputs are (B, inputs), outputs (B, outputs), weights (outputs, inputs), all row by row.
+// Letters: P places for lanes: 1 for a single lane, else their number rounded up to whole vectors. Inputs are (inputs, P)
+// and outputs (outputs, P), so that a vector holds one number of several lanes; weights are (outputs, inputs).
 
 #pragma once
+
+#include <type_traits>
 
 #include "native.hpp"
 #include "rounded.hpp"
@@ -21,51 +24,56 @@ struct Matrix {
     int64_t outputs, inputs;
 };
 
-// products[r][l] = weights[r] · inputs[l], for R rows of weights and L of inputs; U sums side by side for each.
-template <typename Real, int R, int L, int U>
-inline void products_of(const Real* weights, const Real* inputs, int64_t size, Real (&products)[R][L]) {
+// A row of weights times the inputs of a single lane. Four sums side by side keep the processor busy.
+template <typename Real>
+inline Real product_of(const Real* weights, const Real* inputs, int64_t size) {
     constexpr int width = WIDTH<Real>;
-    Vector<Real> sums[U][R][L] = {};
+    Vector<Real> first{}, second{}, third{}, fourth{};
     int64_t i = 0;
-    for (; i + U * width <= size; i += U * width)
-        for (int u = 0; u < U; u++)
-            for (int l = 0; l < L; l++) {
-                const Vector<Real> some = load(inputs + l * size + i + u * width);
-                for (int r = 0; r < R; r++) sums[u][r][l] += load(weights + r * size + i + u * width) * some;
-            }
+    for (; i + 4 * width <= size; i += 4 * width) {
+        first += load(weights + i) * load(inputs + i);
+        second += load(weights + i + width) * load(inputs + i + width);
+        third += load(weights + i + 2 * width) * load(inputs + i + 2 * width);
+        fourth += load(weights + i + 3 * width) * load(inputs + i + 3 * width);
+    }
+    for (; i + width <= size; i += width) first += load(weights + i) * load(inputs + i);
+    Real total = sum<Real>((first + second) + (third + fourth));
+    for (; i < size; i++) total += weights[i] * inputs[i];
+    return total;
+}
+
+// R outputs for V vectors of lanes: each weight is spread over a vector.
+template <typename Real, int R, int V>
+inline void tile(const Matrix<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+    constexpr int width = WIDTH<Real>;
+    const Real* weights = matrix.weights + row * matrix.inputs;
+    Vector<Real> sums[R][V];
     for (int r = 0; r < R; r++)
-        for (int l = 0; l < L; l++) {
-            Vector<Real> total = sums[0][r][l];
-            for (int u = 1; u < U; u++) total += sums[u][r][l];
-            products[r][l] = sum<Real>(total);
-            for (int64_t j = i; j < size; j++) products[r][l] += weights[r * size + j] * inputs[l * size + j];
+        for (int v = 0; v < V; v++) sums[r][v] = all(matrix.bias ? matrix.bias[row + r] : Real(0));
+    for (int64_t i = 0; i < matrix.inputs; i++) {
+        Vector<Real> some[V];
+        for (int v = 0; v < V; v++) some[v] = load(inputs + i * places + v * width);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) sums[r][v] += weights[r * matrix.inputs + i] * some[v];
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) {
+            const Vector<Real> total = sums[r][v];
+            store(outputs + (row + r) * places + v * width, relu ? (total < 0 ? Vector<Real>{} : total) : total);
         }
 }
 
-// R outputs of all lanes, from output `row` on.
-template <typename Real, int R, int U>
-inline void some_outputs(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, int64_t row, Real* outputs,
-                         bool relu) {
-    const Real* weights = matrix.weights + row * matrix.inputs;
-    const auto finish = [&](int64_t lane, int r, Real product) {
-        if (matrix.bias) product += matrix.bias[row + r];
-        outputs[lane * matrix.outputs + row + r] = relu && product < 0 ? 0 : product;
-    };
+// R outputs for all lanes.
+template <typename Real, int R>
+inline void tiles(const Matrix<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+    constexpr int width = WIDTH<Real>;
     int64_t lane = 0;
-    for (; lane + 2 <= lanes; lane += 2) {
-        Real products[R][2];
-        products_of<Real, R, 2, 1>(weights, inputs + lane * matrix.inputs, matrix.inputs, products);
-        for (int r = 0; r < R; r++)
-            for (int l = 0; l < 2; l++) finish(lane + l, r, products[r][l]);
-    }
-    for (; lane < lanes; lane++) {
-        Real products[R][1];
-        products_of<Real, R, 1, U>(weights, inputs + lane * matrix.inputs, matrix.inputs, products);
-        for (int r = 0; r < R; r++) finish(lane, r, products[r][0]);
-    }
+    for (; lane + 2 * width <= places; lane += 2 * width)
+        tile<Real, R, 2>(matrix, inputs + lane, places, row, outputs + lane, relu);
+    for (; lane < places; lane += width) tile<Real, R, 1>(matrix, inputs + lane, places, row, outputs + lane, relu);
 }
 
-// Some outputs of one or four lanes, from 8-bit weights.
+// One output of L lanes, from 8-bit weights.
 template <int L, typename Real>
 inline void rounded_outputs(const Matrix<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t row,
                             Real* outputs, bool relu) {
@@ -75,29 +83,38 @@ inline void rounded_outputs(const Matrix<Real>& matrix, const RoundedInputs& inp
     for (int l = 0; l < L; l++) {
         Real product = products[l] * factor * inputs.largest[lane + l];
         if (matrix.bias) product += matrix.bias[row];
-        outputs[(lane + l) * matrix.outputs + row] = relu && product < 0 ? 0 : product;
+        outputs[lane + l] = relu && product < 0 ? 0 : product;
     }
 }
 
+constexpr int ROWS = 6;  // of weights in a tile: with two vectors of lanes, as many sums as registers can hold
+
 // This thread's share of the outputs. Rounded inputs go to `space`.
 template <typename Real>
-inline void linear(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, Real* outputs,
+inline void linear(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, int64_t places, Real* outputs,
                    const RoundedInputs& space, bool relu = false) {
-    const Share mine(matrix.outputs, 4);
+    const Share mine(matrix.outputs, places > 1 ? ROWS : 4);
     int64_t row = mine.first;
     if constexpr (std::is_same_v<Real, float>)
         if (matrix.rounded) {
-            space.round(inputs, lanes, matrix.inputs, float(matrix.step));
+            space.round(inputs, lanes, places, matrix.inputs, float(matrix.step));
             for (; row < mine.last; row++) {
                 int64_t lane = 0;
-                for (; lane + 4 <= lanes; lane += 4) rounded_outputs<4>(matrix, space, lane, row, outputs, relu);
-                for (; lane < lanes; lane++) rounded_outputs<1>(matrix, space, lane, row, outputs, relu);
+                Real* into = outputs + row * places;
+                for (; lane + 4 <= lanes; lane += 4) rounded_outputs<4>(matrix, space, lane, row, into, relu);
+                for (; lane < lanes; lane++) rounded_outputs<1>(matrix, space, lane, row, into, relu);
             }
             return;
         }
-    if (lanes > 1)  // of one lane alone, a row at a time is read fastest
-        for (; row + 4 <= mine.last; row += 4) some_outputs<Real, 4, 1>(matrix, inputs, lanes, row, outputs, relu);
-    for (; row < mine.last; row++) some_outputs<Real, 1, 4>(matrix, inputs, lanes, row, outputs, relu);
+    if (places > 1) {
+        for (; row + ROWS <= mine.last; row += ROWS) tiles<Real, ROWS>(matrix, inputs, places, row, outputs, relu);
+        for (; row < mine.last; row++) tiles<Real, 1>(matrix, inputs, places, row, outputs, relu);
+    }
+    for (; row < mine.last; row++) {
+        Real product = product_of(matrix.weights + row * matrix.inputs, inputs, matrix.inputs);
+        if (matrix.bias) product += matrix.bias[row];
+        outputs[row] = relu && product < 0 ? 0 : product;
+    }
 }
 
 }  // namespace segue

@@ -9,23 +9,22 @@
 
 namespace segue {
 
-// Inputs as whole steps, held in 16 bits for the products; and the largest number of each row.
+// Inputs as whole steps, held in 16 bits for the products; and the largest number of each lane.
 struct RoundedInputs {
-    int16_t* steps;   // (B, inputs)
+    int16_t* steps;  // (B, inputs)
     float* largest;  // (B)
 
-    void round(const float* inputs, int64_t lanes, int64_t size, float step) const {
+    // From inputs (inputs, P), of which the first B are lanes.
+    void round(const float* inputs, int64_t lanes, int64_t places, int64_t size, float step) const {
         const float per_step = 1 / step;
         for (int64_t b = 0; b < lanes; b++) {
-            const float* row = inputs + b * size;
-            int16_t* into = steps + b * size;
             float most = 1e-30f;
-#pragma omp simd reduction(max : most)
-            for (int64_t i = 0; i < size; i++) most = std::max(most, std::abs(row[i]));
+            for (int64_t i = 0; i < size; i++) most = std::max(most, std::abs(inputs[i * places + b]));
             largest[b] = most;
-#pragma omp simd
-            for (int64_t i = 0; i < size; i++) into[i] = int16_t(int32_t(std::rint(row[i] / most * per_step)));
         }
+        for (int64_t i = 0; i < size; i++)
+            for (int64_t b = 0; b < lanes; b++)
+                steps[b * size + i] = int16_t(int32_t(std::rint(inputs[i * places + b] / largest[b] * per_step)));
     }
 };
 

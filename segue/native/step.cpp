@@ -1,6 +1,6 @@
 // One token of each lane through a whole stack of Transformer-XL layers, in one call and one region of threads.
 //
-// Letters: B lanes, N layers, H heads, D head width, C width, F width of the feed-forward layer.
+// Letters: B lanes, P places for them (`linear.hpp`), N layers, H heads, D head width, C width, F width of the feed-forward layer.
 // Between barriers each thread computes a share of the outputs (linear layers) or of the heads (attention). Residuals and
 // norms are computed by every thread for itself: that takes less time than waiting.
 
@@ -52,8 +52,9 @@ struct Tokens {
     int64_t count;
 };
 
+// LayerNorm of a single lane (C).
 template <typename Real>
-inline void normed(const Norm<Real>& norm, const Real* inputs, int64_t size, Real* outputs) {
+inline void normed_lane(const Norm<Real>& norm, const Real* inputs, int64_t size, Real* outputs) {
     constexpr int width = WIDTH<Real>;
     const auto total = [&](auto&& term) {
         Vector<Real> sums{};
@@ -66,8 +67,28 @@ inline void normed(const Norm<Real>& norm, const Real* inputs, int64_t size, Rea
     const Real mean = total([](auto x) { return x; }) / size;
     const Real variance = total([&](auto x) { return (x - mean) * (x - mean); }) / size;
     const Real factor = 1 / std::sqrt(variance + Real(norm.epsilon));
-    for (int64_t i = 0; i < size; i++)
-        outputs[i] = (inputs[i] - mean) * factor * norm.weight[i] + norm.bias[i];
+    for (int64_t i = 0; i < size; i++) outputs[i] = (inputs[i] - mean) * factor * norm.weight[i] + norm.bias[i];
+}
+
+// LayerNorm of all lanes (C, P), a vector of them at a time.
+template <typename Real>
+inline void normed(const Norm<Real>& norm, const Real* inputs, int64_t size, int64_t places, Real* outputs) {
+    constexpr int width = WIDTH<Real>;
+    if (places == 1) return normed_lane(norm, inputs, size, outputs);
+    for (int64_t lane = 0; lane < places; lane += width) {
+        Vector<Real> mean{}, variance{}, factor;
+        for (int64_t i = 0; i < size; i++) mean += load(inputs + i * places + lane);
+        mean /= all(Real(size));
+        for (int64_t i = 0; i < size; i++) {
+            const Vector<Real> apart = load(inputs + i * places + lane) - mean;
+            variance += apart * apart;
+        }
+        for (int l = 0; l < width; l++) factor[l] = 1 / std::sqrt(variance[l] / size + Real(norm.epsilon));
+        for (int64_t i = 0; i < size; i++) {
+            const Vector<Real> apart = load(inputs + i * places + lane) - mean;
+            store(outputs + i * places + lane, apart * factor * norm.weight[i] + norm.bias[i]);
+        }
+    }
 }
 
 template <typename Real>
@@ -83,9 +104,12 @@ inline void turn(Real* vector, int64_t size, const Real* cosines, const Real* si
 // What threads share, and what each has for itself.
 template <typename Real>
 struct Workspace {
-    std::vector<Real> queries, keys_values, gathered, outputs, fed;
+    int64_t places;                                                 // P
+    std::vector<Real> queries, keys_values, gathered, outputs, fed;  // (features, P)
     struct Own {
-        std::vector<Real> hidden, inputs, asking, scores;
+        std::vector<Real> hidden, inputs;  // (C, P)
+        std::vector<Real> heads_values;    // (B, 4, D): scaled query with either bias, key and value of one head
+        std::vector<Real> scores;          // (keys of all lanes)
         std::vector<int16_t> steps;
         std::vector<float> largest;
         std::vector<Head<Real>> heads;
@@ -93,22 +117,25 @@ struct Workspace {
     std::vector<Own> own;
 
     Workspace(const Stack<Real>& stack, const Tokens<Real>& tokens, int threads) : own(threads) {
-        const int64_t lanes = tokens.count, inside = stack.heads * stack.head_width;
+        const int64_t lanes = tokens.count, inside = stack.heads * stack.head_width, width = stack.width;
+        places = lanes == 1 ? 1 : (lanes + WIDTH<Real> - 1) / WIDTH<Real> * WIDTH<Real>;
         int64_t keys = 0;
         for (int64_t lane = 0; lane < lanes; lane++) keys += tokens.lanes[lane].count;
-        queries.resize(lanes * inside);
-        keys_values.resize(lanes * 2 * inside);
-        gathered.resize(lanes * inside);
-        outputs.resize(lanes * stack.width);
-        fed.resize(lanes * stack.feedforward);
+        queries.resize(places * inside);
+        keys_values.resize(places * 2 * inside);
+        gathered.resize(places * inside);
+        outputs.resize(places * width);
+        fed.resize(places * stack.feedforward);
         for (Own& one : own) {
-            one.hidden.assign(tokens.hidden, tokens.hidden + lanes * stack.width);
-            one.inputs.resize(lanes * stack.width);
-            one.asking.resize(lanes * 2 * stack.head_width);
+            one.hidden.resize(width * places);
+            for (int64_t b = 0; b < lanes; b++)
+                for (int64_t i = 0; i < width; i++) one.hidden[i * places + b] = tokens.hidden[b * width + i];
+            one.inputs.resize(width * places);
+            one.heads_values.resize(lanes * 4 * stack.head_width);
             one.scores.resize(keys);
             one.heads.resize(lanes);
             if (!stack.layers[0].query.rounded) continue;
-            one.steps.resize(lanes * std::max({stack.width, inside, stack.feedforward}));
+            one.steps.resize(lanes * std::max({width, inside, stack.feedforward}));
             one.largest.resize(lanes);
         }
     }
@@ -119,69 +146,76 @@ template <typename Real>
 inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<Real>& tokens, Workspace<Real>& space,
                         typename Workspace<Real>::Own& own, int64_t head) {
     const Layer<Real>& layer = stack.layers[number];
-    const int64_t size = stack.head_width, inside = stack.heads * size;
+    const int64_t size = stack.head_width, inside = stack.heads * size, places = space.places;
     const Real scale = Real(stack.scale);
     const Real* u = layer.relative.content_bias ? layer.relative.content_bias + head * size : nullptr;
     const Real* v = layer.relative.position_bias ? layer.relative.position_bias + head * size : nullptr;
     Real* scores = own.scores.data();
     for (int64_t b = 0; b < tokens.count; b++) {
         const Lane<Real>& lane = tokens.lanes[b];
-        Real* query = space.queries.data() + b * inside + head * size;
-        Real* key = space.keys_values.data() + b * 2 * inside + head * size;
+        Real *content = own.heads_values.data() + b * 4 * size, *position = content + size;
+        Real *key = position + size, *value = key + size;
+        for (int64_t i = 0; i < size; i++) {
+            content[i] = space.queries[(head * size + i) * places + b];
+            key[i] = space.keys_values[(head * size + i) * places + b];
+            value[i] = space.keys_values[(inside + head * size + i) * places + b];
+        }
         if (tokens.cosines) {
             const int64_t place = b * (size / 2);
-            turn(query, size, tokens.cosines + place, tokens.sines + place);
+            turn(content, size, tokens.cosines + place, tokens.sines + place);
             turn(key, size, tokens.cosines + place, tokens.sines + place);
+        }
+        for (int64_t i = 0; i < size; i++) {
+            position[i] = scale * (v ? content[i] + v[i] : content[i]);
+            content[i] = scale * (u ? content[i] + u[i] : content[i]);
         }
         Real* keys = lane.rows + number * lane.layer_stride + head * lane.head_stride;
         Real* values = keys + lane.half_stride;
         std::memcpy(keys + lane.slot * size, key, size * sizeof(Real));
-        std::memcpy(values + lane.slot * size, key + inside, size * sizeof(Real));
-        Real *content = own.asking.data() + b * 2 * size, *position = content + size;
-        for (int64_t i = 0; i < size; i++) {
-            content[i] = scale * (u ? query[i] + u[i] : query[i]);
-            position[i] = scale * (v ? query[i] + v[i] : query[i]);
-        }
+        std::memcpy(values + lane.slot * size, value, size * sizeof(Real));
         const int64_t first = (lane.slot + 1 - lane.count) * size;
-        Real* gathered = space.gathered.data() + b * inside + head * size;
-        own.heads[b] = {keys + first, values + first, lane.count, content, position, scores, gathered};
+        own.heads[b] = {keys + first, values + first, lane.count, content, position, scores, key};
         scores += lane.count;
     }
     attend(layer.relative, head, size, scale, own.heads.data(), tokens.count);
+    for (int64_t b = 0; b < tokens.count; b++)
+        for (int64_t i = 0; i < size; i++)
+            space.gathered[(head * size + i) * places + b] = own.heads[b].gathered[i];
 }
 
 template <typename Real>
 void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& space) {
     typename Workspace<Real>::Own& own = space.own[omp_get_thread_num()];
-    const int64_t lanes = tokens.count, width = stack.width;
-    Real *hidden = own.hidden.data(), *inputs = own.inputs.data();
+    const int64_t lanes = tokens.count, places = space.places, width = stack.width;
+    Real* hidden = own.hidden.data();
+    Real* inputs = stack.pre ? own.inputs.data() : hidden;  // of attention and feed-forward
     const RoundedInputs rounded{own.steps.data(), own.largest.data()};
-    const auto norm_all = [&](const Norm<Real>& norm, Real* into) {
-        for (int64_t b = 0; b < lanes; b++) normed(norm, hidden + b * width, width, into + b * width);
-    };
-    const auto add = [&](const Real* more) {
-        for (int64_t i = 0; i < lanes * width; i++) hidden[i] += more[i];
+    const auto add = [&](const std::vector<Real>& more) {
+        for (int64_t i = 0; i < width * places; i++) hidden[i] += more[i];
     };
     for (int64_t number = 0; number < stack.count; number++) {
         const Layer<Real>& layer = stack.layers[number];
-        if (tokens.added) add(tokens.added + number * lanes * width);
-        if (stack.pre) norm_all(layer.attention_norm, inputs);
-        linear(layer.query, stack.pre ? inputs : hidden, lanes, space.queries.data(), rounded);
-        linear(layer.key_value, stack.pre ? inputs : hidden, lanes, space.keys_values.data(), rounded);
+        if (tokens.added)
+            for (int64_t b = 0; b < lanes; b++)
+                for (int64_t i = 0; i < width; i++)
+                    hidden[i * places + b] += tokens.added[(number * lanes + b) * width + i];
+        if (stack.pre) normed(layer.attention_norm, hidden, width, places, inputs);
+        linear(layer.query, inputs, lanes, places, space.queries.data(), rounded);
+        linear(layer.key_value, inputs, lanes, places, space.keys_values.data(), rounded);
 #pragma omp barrier
         const Share mine(stack.heads);
         for (int64_t head = mine.first; head < mine.last; head++) attend_head(stack, number, tokens, space, own, head);
 #pragma omp barrier
-        linear(layer.out, space.gathered.data(), lanes, space.outputs.data(), rounded);
+        linear(layer.out, space.gathered.data(), lanes, places, space.outputs.data(), rounded);
 #pragma omp barrier
-        add(space.outputs.data());
-        norm_all(stack.pre ? layer.feed_forward_norm : layer.attention_norm, stack.pre ? inputs : hidden);
-        linear(layer.inner, stack.pre ? inputs : hidden, lanes, space.fed.data(), rounded, true);
+        add(space.outputs);
+        normed(stack.pre ? layer.feed_forward_norm : layer.attention_norm, hidden, width, places, inputs);
+        linear(layer.inner, inputs, lanes, places, space.fed.data(), rounded, true);
 #pragma omp barrier
-        linear(layer.outer, space.fed.data(), lanes, space.outputs.data(), rounded);
+        linear(layer.outer, space.fed.data(), lanes, places, space.outputs.data(), rounded);
 #pragma omp barrier
-        add(space.outputs.data());
-        if (!stack.pre) norm_all(layer.feed_forward_norm, hidden);
+        add(space.outputs);
+        if (!stack.pre) normed(layer.feed_forward_norm, hidden, width, places, hidden);
     }
 }
 
@@ -191,7 +225,9 @@ int32_t step(const Stack<Real>* stack, const Tokens<Real>* tokens, int32_t threa
         Workspace<Real> space(*stack, *tokens, threads);
 #pragma omp parallel num_threads(threads)
         run(*stack, *tokens, space);
-        std::memcpy(tokens->hidden, space.own[0].hidden.data(), tokens->count * stack->width * sizeof(Real));
+        for (int64_t b = 0; b < tokens->count; b++)
+            for (int64_t i = 0; i < stack->width; i++)
+                tokens->hidden[b * stack->width + i] = space.own[0].hidden[i * space.places + b];
         return 0;
     } catch (const std::bad_alloc&) {
         return 1;

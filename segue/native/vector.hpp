@@ -54,14 +54,25 @@ inline Vector<Real> all(Real value) {
     return value - Vector<Real>{};
 }
 
-// The sum of a vector's numbers, by halves.
+// The sum of a vector's numbers: by halves while they are vectors of the processor, then one by one.
+template <typename Real, typename Some>
+inline Real sum_of(Some vector) {
+    constexpr int count = sizeof(Some) / sizeof(Real);
+    if constexpr (sizeof(Some) > 16) {
+        typedef Real Half __attribute__((vector_size(sizeof(Some) / 2)));
+        Half halves[2];
+        std::memcpy(halves, &vector, sizeof vector);
+        return sum_of<Real>(halves[0] + halves[1]);
+    } else if constexpr (count == 4) {
+        return (vector[0] + vector[2]) + (vector[1] + vector[3]);
+    } else {
+        return vector[0] + vector[1];
+    }
+}
+
 template <typename Real>
 inline Real sum(Vector<Real> vector) {
-    Real parts[WIDTH<Real>];
-    store(parts, vector);
-    for (int half = WIDTH<Real> / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
-    return parts[0];
+    return sum_of<Real>(vector);
 }
 
 // exp(x) for x <= 0, by a polynomial on [-ln 2 / 2, ln 2 / 2]: within 2 units in the last place; 0 below -87.
