@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from segue.config import LayersConfig
 from segue.errors import InputError
+from segue.nn import native_attention
 from segue.nn.blockwise import attend, attend_part, merged, query_blocks
 from segue.nn.dropout import Dropout
 from segue.nn.kv_memory import KVSlots
@@ -88,6 +89,11 @@ def gather(
 ) -> Tensor:
     """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
     dropping = dropout is not None and dropout.training and dropout.p > 0
+    if dropping and not casting(query) and mask.pinned is None:
+        turned_query, turned_keys, known = without_rotation(query, keys_values, relative)
+        if native_attention.runs(turned_query, turned_keys, known, mask):
+            drawn = native_attention.drawn(dropout.p)
+            return native_attention.attend(turned_query, turned_keys, known, mask, scale, drawn)[0]
     if mask.global_tokens or (mask.window is not None and dropping):
         assert not isinstance(relative, Rotation)
         return textbook_in_windows(query, keys_values, relative, mask, scale, dropout)

@@ -1,5 +1,7 @@
 """Blockwise attention: the numbers of `attention.py` from views and batched products, a block of queries at a time.
 
+On a CPU with a compiler, `native_attention.py` does this instead. Here is what runs on other devices, and without one:
+
 - Tensors are time-first, (T, B, H, D), so that lane and head share one stride: every product reads them in place.
 - The relative shift is free: scores by distance, read with rows one shorter than they are, are scores by key.
 - A block of queries sees the keys within its span or window; keys out of reach of the whole block are not computed.
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segue.nn import native_attention
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import RelativeKeys
 from segue.nn.scratch import scratch
@@ -67,6 +70,8 @@ def attend(
     query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask: AttentionMask, scale: float
 ) -> Tensor:
     """(T, B, H, D) Attention of queries (T, B, H, D) to keys and values (2, S, B, H, D)."""
+    if native_attention.runs(query, keys_values, relative, mask):
+        return native_attention.attend(query, keys_values, relative, mask, scale)[0]
     inputs = _inputs(query, keys_values, relative, mask, scale)
     if not torch.is_grad_enabled():
         return _gathered(inputs, None, None)
@@ -82,6 +87,8 @@ def attend_part(
     With these sums, several parts make one softmax: see `merged`. A query that sees no key of the part gathers
     anything, with the lowest number there is as its log.
     """
+    if native_attention.runs(query, keys_values, relative, mask):
+        return native_attention.attend(query, keys_values, relative, mask, scale)
     inputs = _inputs(query, keys_values, relative, mask, scale)
     if not torch.is_grad_enabled():
         logs = query.new_empty(query.shape[:3])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from segue import native
 from segue.config import Reach
 from segue.footprint import Largest
 from segue.nn import blockwise, scratch
@@ -18,8 +19,13 @@ from segue.nn.positions import RelativeKeys
 from support import build, shape
 
 
-@pytest.fixture(autouse=True, params=[0, 2**20], ids=["computed again", "kept"])
+@pytest.fixture(autouse=True, params=[None, 0, 2**20], ids=["native", "computed again", "kept"])
 def a_few_are_three(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if request.param is None:
+        if native.library() is None:
+            pytest.skip(native.why())
+        return
+    monkeypatch.setenv(native.SWITCH, "0")
     monkeypatch.setattr(blockwise, "QUERY_BLOCK", 3)
     monkeypatch.setattr(blockwise, "SAVED_WEIGHTS", request.param)
 
@@ -110,8 +116,9 @@ def test_a_short_span_makes_attention_linear(memory: int, changes: dict[str, obj
     assert long < 200 * 200 / 4
 
 
-def test_without_a_span_pairs_are_counted() -> None:
+def test_without_a_span_pairs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the counting sees what it should: the textbook's weights are as many as pairs."""
+    monkeypatch.setenv(native.SWITCH, "0")
     assert largest_made(100, 0, span=None, attention_dropout=0.1) >= 2 * 100 * 100
 
 
@@ -126,7 +133,7 @@ def test_a_few_at_a_time_the_textbook_gives_the_same() -> None:
         assert_close(few, textbook(query, keys_values, relative, seen, attention.scale))
 
 
-def test_dropping_weights_goes_by_the_textbook() -> None:
+def test_dropping_weights_draws_anew_in_training_alone() -> None:
     config = shape(width=8, heads=2, attention_dropout=0.5)
     attention = Attention(config).double()
     torch.manual_seed(0)

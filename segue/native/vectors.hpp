@@ -1,0 +1,181 @@
+// Vectors as wide as the processor has them, and the one product that all attention is made of.
+//
+// A tile of C is computed in registers: up to 6 rows of A by a panel of B that is 2 vectors wide. Every number of C is
+// one chain of multiply-adds in the order of the depth, whatever is computed beside it: no result depends on how the
+// work is cut. The compiler makes the vector code: there are no intrinsics.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace segue {
+
+#if defined(__AVX512F__)
+constexpr int VECTOR_BYTES = 64;
+#elif defined(__AVX__)
+constexpr int VECTOR_BYTES = 32;
+#else
+constexpr int VECTOR_BYTES = 16;
+#endif
+
+template <class T>
+struct Numbers {
+    typedef T Vector __attribute__((vector_size(VECTOR_BYTES)));
+    static constexpr int64_t count = VECTOR_BYTES / sizeof(T);  // in a vector
+    static constexpr int64_t panel = 2 * count;                 // columns of a tile
+};
+
+template <class T>
+using Vector = typename Numbers<T>::Vector;
+
+constexpr int64_t TILE_ROWS = 6;  // with 2 vectors each: 12 of the 16 registers that AVX2 has
+
+template <class T>
+inline Vector<T> load(const T* from) {
+    Vector<T> vector;
+    std::memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+template <class T>
+inline void store(T* to, Vector<T> vector) {
+    std::memcpy(to, &vector, sizeof vector);
+}
+
+inline int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// A matrix in memory: `pitch` numbers from row to row.
+template <class T>
+struct Matrix {
+    T* data;
+    int64_t pitch;
+
+    T* row(int64_t number) const { return data + number * pitch; }
+};
+
+// C = A B or C += A B for ROWS rows of C. A's rows are contiguous, or, if TRANSPOSED, its columns are.
+template <class T, int ROWS, bool TRANSPOSED>
+inline void tile(int64_t depth, Matrix<const T> a, const T* panel, Matrix<T> c, bool adding) {
+    constexpr int64_t wide = Numbers<T>::count;
+    Vector<T> left[ROWS], right[ROWS];
+    for (int row = 0; row < ROWS; row++) {
+        left[row] = adding ? load(c.row(row)) : Vector<T>{};
+        right[row] = adding ? load(c.row(row) + wide) : Vector<T>{};
+    }
+    for (int64_t k = 0; k < depth; k++) {
+        const Vector<T> first = load(panel + k * 2 * wide), second = load(panel + k * 2 * wide + wide);
+#pragma GCC unroll 6
+        for (int row = 0; row < ROWS; row++) {
+            const T factor = TRANSPOSED ? a.data[k * a.pitch + row] : a.data[row * a.pitch + k];
+            left[row] += factor * first;
+            right[row] += factor * second;
+        }
+    }
+    for (int row = 0; row < ROWS; row++) {
+        store(c.row(row), left[row]);
+        store(c.row(row) + wide, right[row]);
+    }
+}
+
+template <class T, bool TRANSPOSED = false>
+inline void tile(int64_t rows, int64_t depth, Matrix<const T> a, const T* panel, Matrix<T> c, bool adding) {
+    switch (rows) {
+        case 1: return tile<T, 1, TRANSPOSED>(depth, a, panel, c, adding);
+        case 2: return tile<T, 2, TRANSPOSED>(depth, a, panel, c, adding);
+        case 3: return tile<T, 3, TRANSPOSED>(depth, a, panel, c, adding);
+        case 4: return tile<T, 4, TRANSPOSED>(depth, a, panel, c, adding);
+        case 5: return tile<T, 5, TRANSPOSED>(depth, a, panel, c, adding);
+        default: return tile<T, 6, TRANSPOSED>(depth, a, panel, c, adding);
+    }
+}
+
+// Panels of B^T: from rows (count, width), `stride` apart, panel after panel of (width, panel) numbers. The last is
+// filled up with zeros.
+template <class T>
+void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
+    constexpr int64_t panel = Numbers<T>::panel;
+    for (int64_t first = 0; first < count; first += panel, to += panel * width) {
+        const int64_t here = count - first < panel ? count - first : panel;
+        if (here < panel) std::memset(to, 0, sizeof(T) * panel * width);
+        for (int64_t row = 0; row < here; row++)
+            for (int64_t d = 0; d < width; d++) to[d * panel + row] = from[(first + row) * stride + d];
+    }
+}
+
+// Panels of B: from rows (count, width), `stride` apart, panel after panel of (count, panel) numbers.
+template <class T>
+void pack(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
+    constexpr int64_t panel = Numbers<T>::panel;
+    for (int64_t first = 0; first < width; first += panel, to += panel * count) {
+        const int64_t here = width - first < panel ? width - first : panel;
+        if (here < panel) std::memset(to, 0, sizeof(T) * panel * count);
+        for (int64_t row = 0; row < count; row++)
+            std::memcpy(to + row * panel, from + row * stride + first, sizeof(T) * here);
+    }
+}
+
+// The bits of a float as an integer, and the constants of exp: ln 2 in two parts, and 1 / n!.
+template <class T>
+struct Exponential;
+
+template <>
+struct Exponential<float> {
+    using Bits = int32_t;
+    static constexpr int mantissa = 23, bias = 127, terms = 7;
+    static constexpr float lowest = -87.0f, shift = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer
+    static constexpr float high = 0.693359375f, low = -2.12194440e-4f;
+};
+
+template <>
+struct Exponential<double> {
+    using Bits = int64_t;
+    static constexpr int mantissa = 52, bias = 1023, terms = 13;
+    static constexpr double lowest = -708.0, shift = 6755399441055744.0;
+    static constexpr double high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
+};
+
+// e^x for x <= 88, to about one unit in the last place; zero where x is lower than the lowest normal number's log.
+template <class T>
+inline Vector<T> exponential(Vector<T> x) {
+    using Table = Exponential<T>;
+    typedef typename Table::Bits Integers __attribute__((vector_size(VECTOR_BYTES)));
+    const Vector<T> floor = Table::lowest - Vector<T>{};
+    const Integers vanishing = x < floor;
+    x = vanishing ? floor : x;
+    const Vector<T> shifted = x * T(1.4426950408889634074) + Table::shift;
+    const Vector<T> whole = shifted - Table::shift;
+    const Vector<T> rest = (x - whole * Table::high) - whole * Table::low;
+    T factorial = 1;
+    for (int n = 2; n <= Table::terms; n++) factorial *= T(n);
+    Vector<T> sum = T(1) / factorial - Vector<T>{};
+#pragma GCC unroll 16
+    for (int n = Table::terms; n > 0; n--) {
+        factorial /= T(n);
+        sum = sum * rest + T(1) / factorial;
+    }
+    Integers bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + Table::bias) << Table::mantissa;  // the low bits of `shifted` hold the integer
+    Vector<T> power;
+    std::memcpy(&power, &bits, sizeof power);
+    const Vector<T> result = sum * power;
+    return vanishing ? Vector<T>{} : result;
+}
+
+template <class T>
+inline T sum_of(Vector<T> vector) {
+    T sum = 0;
+    for (int lane = 0; lane < Numbers<T>::count; lane++) sum += vector[lane];
+    return sum;
+}
+
+template <class T>
+inline T largest_of(Vector<T> vector) {
+    T largest = vector[0];
+    for (int lane = 1; lane < Numbers<T>::count; lane++) largest = vector[lane] > largest ? vector[lane] : largest;
+    return largest;
+}
+
+}  // namespace segue
