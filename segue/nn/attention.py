@@ -21,6 +21,7 @@ from segue.nn.mask import AttentionMask
 from segue.nn.pinned import attend_pinned
 from segue.nn.positions import Relative, RelativeKeys, Rotation
 from segue.nn.sparse import attend_sparse
+from segue.nn.tracing import tracing
 from segue.nn.window import Pieces, RelativePieces, window_blocks
 
 
@@ -46,22 +47,25 @@ def attention_scores(query: Tensor, key: Tensor, relative: Relative | None, *, c
     if relative is None:
         return torch.einsum("tbhd,sbhd->bhts", query, key)
     content = torch.einsum("tbhd,sbhd->bhts", query + relative.content_bias, key)  # (a) + (c)
-    needed = slice(max(0, len(relative.rows) - len(key)) if causal else 0, None)
+    keys = key.size(0)  # (`len` would fix the size of a traced graph)
+    needed = slice(max(0, relative.rows.size(0) - keys) if causal else 0, None)
     rows = relative.rows[needed]
     asking = (query + relative.position_bias)[..., : rows.size(-1)]
     position = torch.einsum("tbhd,rhd->bhtr", asking, rows)  # (b) + (d)
     if relative.row_bias is not None:
         position = position + relative.row_bias[needed].T[:, None]
     if not causal:  # rows for both sides
-        return content + relative_shift(position)[..., : len(key)]
-    farther = len(key) - len(rows)  # score zero
-    return content + relative_shift(F.pad(position, (farther, 0)))
+        return content + relative_shift(position)[..., :keys]
+    farther = keys - rows.size(0)
+    if farther:  # they score zero
+        position = F.pad(position, (farther, 0))
+    return content + relative_shift(position)
 
 
 def turned(query: Tensor, key: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
     """Queries (T, B, H, D) and keys (S, B, H, D) turned by their positions; the queries stand at the last T keys."""
-    keys = len(key)
-    return rotation.part(keys - len(query), keys).turned(query), rotation.part(0, keys).turned(key)
+    keys = key.size(0)
+    return rotation.part(keys - query.size(0), keys).turned(query), rotation.part(0, keys).turned(key)
 
 
 def casting(tensor: Tensor) -> bool:
@@ -88,6 +92,8 @@ def gather(
     dropout: Dropout | None = None,
 ) -> Tensor:
     """(T, B, H, D) What queries (T, B, H, D) gather from keys and values (2, S, B, H, D), by the fastest way."""
+    if tracing():
+        return textbook(query, keys_values, relative, mask, scale)
     dropping = dropout is not None and dropout.training and dropout.p > 0
     if dropping and not casting(query) and mask.pinned is None:
         turned_query, turned_keys, known = without_rotation(query, keys_values, relative)
@@ -228,8 +234,10 @@ class Attention(nn.Module):
 
     def project(self, *states: Tensor) -> Tensor:
         """(2, S, B, H, D) Keys and values of states (…, B, C) that follow each other."""
-        if casting(states[0]):
-            projected = self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(-2, 0)
+        if casting(states[0]) or tracing():
+            projected = (
+                self.key_value(torch.cat(states)).unflatten(-1, (2, -1)).movedim(states[0].dim() - 1, 0)
+            )
         else:
             projected = _Project.apply(self.key_value.weight, self.key_value.bias, *states)
         by_head: Tensor = projected.unflatten(-1, (self.heads, -1))

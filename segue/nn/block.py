@@ -77,7 +77,7 @@ class Block(nn.Module):
     @torch.no_grad()
     def remember(self, hidden: Tensor, slots: KVSlots) -> None:
         """Write keys and values of the layer's inputs (T, B, C) to the last T slots, and compute nothing else."""
-        self.attention.project_behind(slots, self._normed_input(hidden))
+        self.attention.project_behind(slots, self.normed_input(hidden))
 
     def forward(
         self,
@@ -88,11 +88,15 @@ class Block(nn.Module):
         source: Source | None = None,
     ) -> Tensor:
         """The layer's output (T, B, C). `past` is memory: its earlier inputs (M, B, C), or slots of a KV cache."""
-        normed = self._normed_input(hidden)
+        normed = self.normed_input(hidden)
         if isinstance(relative, LowRank):  # of an encoder, which has no memory
             gathered = relative.attend(self.attention, normed, mask)
         else:
             gathered = self.attention(normed, self._keys_values(past, normed), relative, mask)
+        return self.behind_attention(hidden, gathered, source)
+
+    def behind_attention(self, hidden: Tensor, gathered: Tensor, source: Source | None = None) -> Tensor:
+        """The layer's output (T, B, C), of its inputs and of what self-attention has gathered for them."""
         hidden = self._added(hidden, gathered, self.attention_norm)
         if source is not None:
             normed = self.cross_norm(hidden) if self.pre else hidden
@@ -105,9 +109,9 @@ class Block(nn.Module):
         """(2, M + T, B, H, D) Of memory and of the layer's inputs as attention sees them."""
         if isinstance(past, KVSlots):
             return self.attention.project_behind(past, normed)
-        return self.attention.project(self._normed_input(past), normed)
+        return self.attention.project(self.normed_input(past), normed)
 
-    def _normed_input(self, hidden: Tensor) -> Tensor:
+    def normed_input(self, hidden: Tensor) -> Tensor:
         """What attention sees of a layer's inputs, of this segment or remembered."""
         normed: Tensor = self.attention_norm(hidden) if self.pre else hidden
         return normed

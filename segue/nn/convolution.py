@@ -17,6 +17,7 @@ from segue.nn.attention import casting
 from segue.nn.filter_memory import newest_rows
 from segue.nn.layout import HOST, SegmentLayout
 from segue.nn.memory import padded_to
+from segue.nn.tracing import tracing
 
 
 def textbook_convolution(
@@ -27,7 +28,7 @@ def textbook_convolution(
     `visible` (k, T, B) tells which taps are in the token's own document; the others are zero.
     """
     kernel = weight.size(1)
-    size = len(joined) - (kernel - 1) * dilation
+    size = joined.size(0) - (kernel - 1) * dilation
     outputs = joined.new_zeros(size, joined.size(1), len(weight))
     for tap in range(kernel):
         inputs = joined[tap * dilation : tap * dilation + size]
@@ -42,6 +43,8 @@ def convolve(joined: Tensor, weight: Tensor, dilation: int, visible: Tensor | No
     if casting(joined):
         kind = torch.get_autocast_dtype(joined.device.type)
         joined, weight = joined.to(kind), weight.to(kind)
+    if tracing():
+        return textbook_convolution(joined, weight, dilation, visible)
     outputs: Tensor = _Convolved.apply(joined.contiguous(), weight, dilation, visible)
     return outputs
 

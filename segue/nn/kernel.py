@@ -107,10 +107,11 @@ class KernelBlock(Block):
         self.features = config.features
         if config.features == "performer":
             self.directions = nn.Parameter(torch.empty(config.feature_count, config.head_width))
+        self.folded: Tensor | None = None  # the orthogonal rows themselves, where they do not change any more
 
     def forward(self, hidden: Tensor, state: Tensor, masks: "list[ChunkMask]") -> Any:  # type: ignore[override]
         """The layer's output (B, T, C), and its state (B, H, F, D + 1) after the segment."""
-        query, key, value = self._projected(self._normed_input(hidden))
+        query, key, value = self._projected(self.normed_input(hidden))
         attend = kernel_chunk if self.features == "elu" else performer_chunk
         gathered = []
         for mask in masks:
@@ -129,11 +130,11 @@ class KernelBlock(Block):
         """
         query = self.attention.query(normed).unflatten(-1, (self.attention.heads, -1))
         key, value = self.attention.key_value(normed).unflatten(-1, (2, self.attention.heads, -1)).unbind(2)
-        value = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
+        value = F.pad(value, (0, 1), value=1.0)
         if self.features == "elu":
             return F.elu(query) + 1, F.elu(key) + 1, value
         scale = self.attention.scale**0.5  # softmax's temperature, half of it to each side
-        rows = orthogonal(self.directions)
+        rows = orthogonal(self.directions) if self.folded is None else self.folded
         exponents = performer_exponents(query * scale, rows)
         largest = exponents.amax(dim=-1, keepdim=True).detach()  # what is the same for all keys, z takes away
         return (exponents - largest).exp(), performer_exponents(key * scale, rows), value

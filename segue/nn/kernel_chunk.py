@@ -3,6 +3,8 @@
 Letters: B lanes, T tokens in the segment, t tokens of a chunk, H heads, D head width, F features.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -12,34 +14,42 @@ CHUNK = 64
 """Tokens that are compared pair by pair; longer segments are read in chunks, which carry the state on."""
 
 
+@dataclass(frozen=True, eq=False)
 class ChunkMask:
     """Which tokens of a chunk see each other and what was read before."""
 
-    def __init__(self, layout: SegmentLayout, begin: int, device: torch.device) -> None:
-        self.begin, self.end = begin, min(begin + CHUNK, layout.size)
-        chunk = slice(self.begin, self.end)
-        size = self.end - self.begin
-        real = torch.ones(layout.lanes, size, dtype=torch.bool, device=HOST)
-        if layout.padded is not None:
-            real = ~layout.padded[:, chunk]
-        documents = torch.zeros(layout.lanes, size, dtype=torch.int64, device=HOST)
-        if layout.starts is not None:
-            documents = layout.starts[:, chunk].cumsum(dim=1)
-        causal = torch.ones(size, size, dtype=torch.bool, device=HOST).tril_()
-        same = documents[:, :, None] == documents[:, None]
-        itself = torch.eye(
-            size, dtype=torch.bool, device=HOST
-        )  # padding sees itself, so that nothing is divided by 0
-        newest = documents[:, -1:]
-        self.real = real.to(device, non_blocking=True)  # (B, t): no padding
-        self.visible = (causal & same & real[:, None] | itself).to(device, non_blocking=True)  # (B, t, t)
-        self.onward = (documents == 0).to(
-            device, non_blocking=True
-        )  # (B, t): still in the document that the state is of
-        self.remembered = (real & (documents == newest)).to(
-            device, non_blocking=True
-        )  # (B, t): belongs to the next state
-        self.carried = (newest[:, 0] == 0).to(device, non_blocking=True)  # (B,): the state is added to
+    begin: int
+    end: int
+    real: Tensor  # (B, t): no padding
+    visible: Tensor  # (B, t, t)
+    onward: Tensor  # (B, t): still in the document that the state is of
+    remembered: Tensor  # (B, t): belongs to the next state
+    carried: Tensor  # (B,): the state is added to
+
+
+def chunk_mask(layout: SegmentLayout, begin: int, device: torch.device) -> ChunkMask:
+    """The mask of the chunk that begins here."""
+    end = min(begin + CHUNK, layout.size)
+    chunk, size = slice(begin, end), end - begin
+    real = torch.ones(layout.lanes, size, dtype=torch.bool, device=HOST)
+    if layout.padded is not None:
+        real = ~layout.padded[:, chunk]
+    documents = torch.zeros(layout.lanes, size, dtype=torch.int64, device=HOST)
+    if layout.starts is not None:
+        documents = layout.starts[:, chunk].cumsum(dim=1)
+    causal = torch.ones(size, size, dtype=torch.bool, device=HOST).tril_()
+    same = documents[:, :, None] == documents[:, None]
+    itself = torch.eye(size, dtype=torch.bool, device=HOST)  # padding too: nothing is divided by 0
+    newest = documents[:, -1:]
+    return ChunkMask(
+        begin,
+        end,
+        real.to(device, non_blocking=True),
+        visible=(causal & same & real[:, None] | itself).to(device, non_blocking=True),
+        onward=(documents == 0).to(device, non_blocking=True),
+        remembered=(real & (documents == newest)).to(device, non_blocking=True),
+        carried=(newest[:, 0] == 0).to(device, non_blocking=True),
+    )
 
 
 def kernel_chunk(
@@ -66,4 +76,4 @@ def textbook_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def chunk_masks(layout: SegmentLayout, device: torch.device) -> list[ChunkMask]:
     """The chunks of a segment."""
-    return [ChunkMask(layout, begin, device) for begin in range(0, layout.size, CHUNK)]
+    return [chunk_mask(layout, begin, device) for begin in range(0, layout.size, CHUNK)]

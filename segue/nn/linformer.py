@@ -16,6 +16,7 @@ from segue.config import BothSidedConfig
 from segue.nn.attention import Attention, gather
 from segue.nn.dropout import Dropout
 from segue.nn.mask import AttentionMask
+from segue.nn.tracing import tracing
 
 
 def textbook_linformer(
@@ -48,9 +49,14 @@ class Mixing:
 
     def attend(self, attention: Attention, hidden: Tensor, mask: AttentionMask) -> Tensor:
         """The output of self-attention for `hidden` (S, B, C)."""
+        query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
+        if tracing():
+            rows, padded = attention.project(hidden), mask.padded_keys
+            gathered = textbook_linformer(query, rows, self.matrices, attention.scale, padded)
+            plain: Tensor = attention.out(gathered.flatten(2))
+            return plain
         mixed = self._mixed_by_head if self.matrices.size(1) > 1 else self._mixed
         keys_values = mixed(attention, hidden, mask.padded_keys)
-        query = attention.query(hidden).unflatten(-1, (attention.heads, -1))
         mixtures = AttentionMask(keys_values.size(1), len(hidden), causal=False)
         gathered = gather(query, keys_values, None, mixtures, attention.scale, attention.dropout)
         out: Tensor = attention.out(gathered.flatten(2))

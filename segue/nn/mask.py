@@ -77,11 +77,10 @@ class AttentionMask:
         """(t, W) True where a key lies in its query's window, or one of them is a global token."""
         assert self.window is not None
         near = _distances(queries, keys, device).abs() <= self.window // 2
-        if queries.start < self.global_tokens:
-            near[: self.global_tokens - queries.start] = True
-        if keys.start < self.global_tokens:
-            near[:, : self.global_tokens - keys.start] = True
-        return near
+        if not self.global_tokens:
+            return near
+        asking, seen = (torch.arange(one.start, one.stop, device=device) for one in (queries, keys))
+        return near | (asking < self.global_tokens)[:, None] | (seen < self.global_tokens)
 
     def part(self, queries: slice, keys: slice) -> "AttentionMask":
         """The mask of some queries over some keys, up to the last query's own."""
@@ -101,9 +100,9 @@ class AttentionMask:
         distance = (torch.arange(self.size, device=device) + self.held)[:, None] - places
         visible = distance >= self.nearest if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.span is not None:
-            visible &= distance < self.span
+            visible = visible & (distance < self.span)
         if self.window is not None:
-            visible &= self.in_window(slice(0, self.size), slice(0, self.keys), device)
+            visible = visible & self.in_window(slice(0, self.size), slice(0, self.keys), device)
         masked = self.masked(slice(0, self.size), slice(0, self.keys), device)
         visible = visible if masked is None else visible & ~masked
         return visible if self.pinned is None else visible | self.pinned.dense()

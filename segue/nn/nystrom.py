@@ -32,7 +32,7 @@ def textbook_nystrom(query: Tensor, key: Tensor, value: Tensor, landmarks: int) 
 def pseudo_inverse(matrices: Tensor, steps: int = STEPS) -> Tensor:
     """(…, m, m) Of each matrix by itself: Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4 from A^T / (|A|_1 |A|_inf)."""
     columns, rows = matrices.abs().sum(dim=-2), matrices.abs().sum(dim=-1)
-    inverse = matrices.mT / (columns.amax(dim=-1) * rows.amax(dim=-1))[..., None, None]
+    inverse = matrices.transpose(-1, -2) / (columns.amax(dim=-1) * rows.amax(dim=-1))[..., None, None]
     one = torch.eye(matrices.size(-1), dtype=matrices.dtype, device=matrices.device)
     for _ in range(steps):
         product = matrices @ inverse
@@ -75,7 +75,7 @@ def _landmarks(real: Tensor, most: int, dtype: torch.dtype) -> tuple[Tensor, Ten
     """(B, m, S) The weights of the means of neighbours, for real tokens (B, S); and (B, m), True for unused ones."""
     lengths = real.sum(dim=1, keepdim=True)
     counts = lengths.clamp(max=most)
-    home = (real.cumsum(dim=1) - 1) * counts // lengths  # (B, S): parts of equal length, or one longer
+    home = (real.long().cumsum(dim=1) - 1) * counts // lengths  # (B, S): parts of equal length, or one longer
     numbers = torch.arange(most, device=real.device)
     inside = (home[:, None] == numbers[:, None]) & real[:, None]
     members = inside.to(dtype)

@@ -33,7 +33,7 @@ def sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 def interleaved_sinusoids(places: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """[sin(p w_0), cos(p w_0), sin(p w_1), …]: the same numbers in Vaswani's order."""
     halves = sinusoids(places, width + width % 2, dtype).unflatten(-1, (2, -1))
-    mixed: Tensor = halves.mT.flatten(-2)
+    mixed: Tensor = halves.transpose(-1, -2).flatten(-2)
     return mixed[..., :width]
 
 
@@ -71,7 +71,7 @@ class Rotation:
     def turned(self, vectors: Tensor) -> Tensor:
         """(…, H, D) Turn vectors whose positions are those of this rotation. An odd last number stays."""
         half = self.cosines.size(-1)
-        first, second, rest = vectors.split((half, half, vectors.size(-1) - 2 * half), dim=-1)
+        first, second, rest = vectors[..., :half], vectors[..., half : 2 * half], vectors[..., 2 * half :]
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
 

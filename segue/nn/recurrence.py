@@ -17,6 +17,7 @@ from segue.config import StepsConfig
 from segue.nn.halting import Halting, Pondering, first_thought
 from segue.nn.layout import SegmentLayout
 from segue.nn.positions import interleaved_sinusoids
+from segue.nn.tracing import tracing
 
 Take = Callable[[int, Tensor], Tensor]
 """Takes a step, numbered from 0: the states (…, C) after it, of what enters it."""
@@ -71,10 +72,10 @@ class Recurrence(nn.Module):
 
 
 def _over(running: Tensor) -> bool:
-    """Whether all tokens have halted, as far as a CPU can tell. (A GPU is not asked: to wait for its answer in every
-    step costs more than steps that change nothing.)
+    """Whether all tokens have halted, as far as a CPU can tell. A GPU is not asked: to wait for its answer in
+    every step costs more than steps that change nothing. Nor is a graph that is traced.
     """
-    return running.is_cpu and not bool(running.any())
+    return running.is_cpu and not tracing() and not bool(running.any())
 
 
 def real_tokens(layout: SegmentLayout, device: torch.device) -> Tensor | None:

@@ -101,7 +101,7 @@ class Seq2Seq(EncoderDecoder):
             both = self.relative.to_both_sides(layout.size)
             relations = [self.relative.relative_keys(layer, both) for layer in range(len(self.encoder))]
         else:
-            hidden = self._placed(hidden, torch.arange(layout.size, device=source.device)[:, None])
+            hidden = self.placed(hidden, torch.arange(layout.size, device=source.device)[:, None])
         if self.config.attention != "full":
             relations = [self.low_rank.layer(layer, layout.size) for layer in range(len(self.encoder))]
         hidden = self.dropout(hidden)
@@ -148,11 +148,11 @@ class Seq2Seq(EncoderDecoder):
         """Read on in targets (B, T): hidden states (B, T, C), and the memory to read on with."""
         layout, past, mask = self._opened(target, memory, lengths)
         places = positions(layout, past.seen).T.to(target.device, non_blocking=True)
-        hidden = self.dropout(self._placed(self.vocabulary.embed(target.T), places))
+        hidden = self.dropout(self.placed(self.vocabulary.embed(target.T), places))
         slots = past.slots(layout.size)
         for block, slot, source in zip(self.decoder, slots, memory.sources, strict=True):
             hidden = block(hidden, slot, None, mask, asked(source, layout.size))
-        return self._closed(hidden, layout), replace(memory, past=past.extended(layout))
+        return self.closed(hidden, layout), replace(memory, past=past.extended(layout))
 
     def _opened(
         self, target: Tensor, memory: TranslationMemory, lengths: Tensor | None
@@ -167,7 +167,7 @@ class Seq2Seq(EncoderDecoder):
         past = memory.past.merged().with_slots(layout.size)
         return layout, past, causal_mask(layout, past.size, past.lengths, past.reach.span, target.device)
 
-    def _closed(self, hidden: Tensor, layout: SegmentLayout) -> Tensor:
+    def closed(self, hidden: Tensor, layout: SegmentLayout) -> Tensor:
         """The hidden states (B, T, C) of the decoder's last layer's, (T, B, C)."""
         if self.ends_in_norm:
             hidden = self.decoder_norm(hidden)
@@ -183,7 +183,8 @@ class Seq2Seq(EncoderDecoder):
                 "columns; truncate the sources"
             )
 
-    def _placed(self, hidden: Tensor, places: Tensor) -> Tensor:
+    def placed(self, hidden: Tensor, places: Tensor) -> Tensor:
+        """Embeddings (…, C) with the sinusoids of their places (…) added."""
         encode = interleaved_sinusoids if self.config.sinusoids == "interleaved" else sinusoids
         return hidden + encode(places, self.config.width, hidden.dtype)
 

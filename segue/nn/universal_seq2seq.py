@@ -60,7 +60,7 @@ class UniversalSeq2Seq(Seq2Seq):
         if self.config.encoding == "xl":
             relative = self.relative.relative_keys(0, self.relative.to_both_sides(layout.size))
         else:
-            places = self._signal(torch.arange(layout.size, device=source.device)[:, None], hidden)
+            places = self.signal(torch.arange(layout.size, device=source.device)[:, None], hidden)
 
         def take(_: int, entered: Tensor) -> Tensor:
             after: Tensor = self.encoder[0](entered, entered[:0], relative, mask)
@@ -100,12 +100,12 @@ class UniversalSeq2Seq(Seq2Seq):
             block.remember(entered, slots[step])
 
         hidden = self.dropout(self.vocabulary.embed(target.T))
-        places = self._signal(positions(layout, past.seen).T.to(target.device, non_blocking=True), hidden)
+        places = self.signal(positions(layout, past.seen).T.to(target.device, non_blocking=True), hidden)
         real = real_tokens(layout, target.device)
         hidden, pondering = self.decoder_steps(hidden, real, take, skip, places=places)
         after = replace(memory, past=past.extended(layout))
-        return self._closed(hidden, layout), after, pondering.transposed()
+        return self.closed(hidden, layout), after, pondering.transposed()
 
-    def _signal(self, places: Tensor, like: Tensor) -> Tensor:
+    def signal(self, places: Tensor, like: Tensor) -> Tensor:
         """(…, C) The sinusoids of places (…), which the paper counts from 1."""
         return interleaved_sinusoids(places + 1, self.config.width, like.dtype)

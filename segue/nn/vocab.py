@@ -18,6 +18,7 @@ from segue.config import TranslationConfig, VocabularyConfig
 from segue.errors import InputError
 from segue.nn.scratch import scratch
 from segue.nn.smoothing import smoothed_nats
+from segue.nn.tracing import tracing
 
 LOGITS_AT_ONCE = 2**20
 """Logits that are held at once when the cross-entropy is computed: so few that they stay in a CPU's cache."""
@@ -137,7 +138,7 @@ class Vocabulary(nn.Module):
     def _embedded(self, tokens: Tensor) -> Tensor:
         if self.config.divisor == 1:
             return self._widened("0", F.embedding(tokens, self.tables[0]))
-        if not tokens.is_cpu:
+        if not tokens.is_cpu or tracing():
             return self._embedded_by_all(tokens)
         vectors: Tensor = self.tables[0].new_zeros(*tokens.shape, self.config.width)
         cuts = torch.tensor(self.config.cutoffs)
@@ -149,18 +150,24 @@ class Vocabulary(nn.Module):
         return vectors
 
     def _embedded_by_all(self, tokens: Tensor) -> Tensor:
-        """The same, with every token looked up in every cluster: tails are narrow, and a GPU is not waited for."""
+        """The same, with every token looked up in every cluster: tails are narrow, no GPU is waited for, and a traced
+        graph has no choice of rows.
+        """
         vectors: Tensor | None = None
-        edges = [first if first else -math.inf for first in self.config.edges[:-1]] + [math.inf]
         for cluster, (first, table) in enumerate(zip(self.config.edges, self.tables, strict=False)):
-            inside = (tokens >= edges[cluster]) & (
-                tokens < edges[cluster + 1]
-            )  # unknown ids too: they must not pass
+            inside = self._in_cluster(tokens, cluster)
             rows = F.embedding(torch.where(inside, tokens - first, 0), table)
             widened = self._widened(str(cluster), rows)
             vectors = widened if vectors is None else torch.where(inside[..., None], widened, vectors)
         assert vectors is not None
         return vectors
+
+    def _in_cluster(self, tokens: Tensor, cluster: int) -> Tensor:
+        """Which tokens a cluster looks up: ids that are unknown go to the first or last, which refuses them."""
+        first, end = self.config.edges[cluster : cluster + 2]
+        if cluster == 0:
+            return tokens < end
+        return tokens >= first if cluster + 1 == len(self.tables) else (tokens >= first) & (tokens < end)
 
     def _widened(self, name: str, vectors: Tensor) -> Tensor:
         """(…, C) A cluster's vectors (…, E), through its projection if it has one."""
