@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from segue.config import (
         ConvolutionalConfig,
         EncoderConfig,
+        EncoderReading,
+        HeadConfig,
         KernelConfig,
         Reach,
         Reading,
@@ -39,7 +41,14 @@ if TYPE_CHECKING:
     from segue.nn.universal_seq2seq import UniversalSeq2Seq
     from segue.nn.xl import TransformerXL
     from segue.presets import preset
-    from segue.recipe import PairTrainConfig, Recipe, TrainConfig, TranslationRecipe
+    from segue.recipe import (
+        EncoderRecipe,
+        EncoderTrainConfig,
+        PairTrainConfig,
+        Recipe,
+        TrainConfig,
+        TranslationRecipe,
+    )
     from segue.training.run import resume, train
 
 __version__ = "0.1.0"
@@ -51,7 +60,11 @@ __all__ = [
     "ConvolutionalModel",
     "Encoder",
     "EncoderConfig",
+    "EncoderReading",
+    "EncoderRecipe",
+    "EncoderTrainConfig",
     "FilterMemory",
+    "HeadConfig",
     "KVMemory",
     "KernelConfig",
     "KernelMemory",
@@ -94,7 +107,11 @@ _HOMES = {
     "ConvolutionalModel": "segue.nn.convolutional",
     "Encoder": "segue.nn.encoder",
     "EncoderConfig": "segue.config",
+    "EncoderReading": "segue.config",
+    "EncoderRecipe": "segue.recipe",
+    "EncoderTrainConfig": "segue.recipe",
     "FilterMemory": "segue.nn.filter_memory",
+    "HeadConfig": "segue.config",
     "KVMemory": "segue.nn.kv_memory",
     "KernelConfig": "segue.config",
     "KernelMemory": "segue.nn.memory",

@@ -27,7 +27,7 @@ def evaluate_encoder(
     if head is None or head.task != "masked":
         has = "no head" if head is None else f"a head of task {head.task!r}"
         raise InputError(f"{run} has {has}; segue eval scores masked language models")
-    with Progress("texts") as progress:
+    with Progress("tokens") as progress:
         score = _scored(encoder, data_of(run, data), split, limit, progress.update)
     if as_json:
         echo(json.dumps({"split": split, **score.scores(), "masked": score.places, "tokens": score.tokens}))

@@ -80,7 +80,7 @@ def evaluate_masked(
         if following is not None and batch.next_sentence_label is not None:
             pairs += len(following)
             pairs_correct += int((following.argmax(dim=-1).cpu() == batch.next_sentence_label).sum())
-        report("evaluating", int(batch.numbers[-1]) + 1, count)
+        report("evaluating", (int(batch.numbers[-1]) + 1) * texts.length, count * texts.length)
     return MaskedScore(nats, places, correct, tokens, pairs, pairs_correct)
 
 
