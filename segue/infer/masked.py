@@ -39,11 +39,11 @@ class MaskedScore:
     @property
     def perplexity(self) -> float:
         """Of the masked tokens."""
-        return math.exp(min(700.0, self.nats / max(1, self.places)))
+        return math.exp(min(700.0, self.nats / self.places))
 
     @property
     def accuracy(self) -> float:
-        return self.correct / max(1, self.places)
+        return self.correct / self.places
 
     @property
     def next_sentence_accuracy(self) -> float | None:
@@ -53,7 +53,7 @@ class MaskedScore:
     def scores(self) -> dict[str, float]:
         """For the log and the screen, by name."""
         scores = {
-            "nats": self.nats / max(1, self.places),
+            "nats": self.nats / self.places,
             "perplexity": self.perplexity,
             "accuracy": self.accuracy,
         }
@@ -81,6 +81,8 @@ def evaluate_masked(
             pairs += len(following)
             pairs_correct += int((following.argmax(dim=-1).cpu() == batch.next_sentence_label).sum())
         report("evaluating", (int(batch.numbers[-1]) + 1) * texts.length, count * texts.length)
+    if not places:
+        raise InputError("there is no token to mask: all of them are special, or their words too long")
     return MaskedScore(nats, places, correct, tokens, pairs, pairs_correct)
 
 

@@ -26,6 +26,9 @@ def check_texts(recipe: EncoderRecipe, opened: Corpus) -> None:
     source = MaskedSource(recipe, opened)
     longest = recipe.reading.max_length
     for split in ["train", *["valid"][: recipe.train.validate_every]]:
+        if source.pieces.special[opened.stream(split).ids].all():
+            raise TrainingError(
+                f"{split} of {opened.folder} holds no known piece to mask; prepare other text"
+            )
         for length in {recipe.train.length_at(0, longest), longest}:
-            if not len(source.texts(split, length)):
-                raise TrainingError(f"{split} of {opened.folder} holds no text; prepare more")
+            source.texts(split, length)  # are there documents enough?

@@ -47,11 +47,13 @@ class MaskedSource:
         return masked_texts(self.corpus.stream(split), self.pieces, masking, length, name, offset=offset)
 
     def metadata(self) -> dict[str, Any]:
-        batch, length = self.recipe.train.batch, self.recipe.reading.max_length
+        train, longest = self.recipe.train, self.recipe.reading.max_length
         split = self.corpus.header.splits["train"]
+        short = min(1.0, train.short_steps / train.steps)
+        tokens = round(train.batch * (short * train.short_length + (1 - short) * longest))
         return {
-            "tokens_per_step": batch * length,  # of the steps with texts of full length
-            "steps_per_epoch": max(1, split.tokens // (batch * length)),
+            "tokens_per_step": tokens,  # the mean of short and long ones
+            "steps_per_epoch": max(1, split.tokens // tokens),
             "documents": split.documents,
         }
 

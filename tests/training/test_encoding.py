@@ -22,6 +22,8 @@ from segue.infer.masked import evaluate_masked
 from segue.nn.task_encoder import MaskedHead, TaskEncoder
 from segue.recipe import EncoderRecipe, recipe_of, recipe_toml
 from segue.text.corpus import open_corpus
+from segue.text.prepare import PrepareConfig, prepare
+from segue.text.sources import from_files
 from segue.text.text_batches import IGNORED_LABEL, TextBatch
 from segue.training.encoder_objective import EncoderObjective, targets
 from segue.training.masked import MaskedSource
@@ -283,7 +285,11 @@ def test_data_that_does_not_fit_is_refused_before_a_run_begins(pieces: Path, tmp
     vocab = open_corpus(words).header.vocab
     one = make_wordpiece_corpus(tmp_path / "one", documents=1, words=600, valid=0, test=0)
     bert = segue.load_encoder(small_bert(tmp_path / "bert"))
+    (tmp_path / "strange.txt").write_text("漢字 " * 99, encoding="utf-8")
+    told = PrepareConfig(tokenizer="file", tokenizer_file=pieces / "tokenizer.json", valid=0, test=0)
+    prepare(from_files("it", [tmp_path / "strange.txt"]), tmp_path / "strange", told, lambda *_: None)
     for recipe, data, begin, message in (
+        (masked_recipe(), tmp_path / "strange", None, "holds no known piece to mask"),
         (masked_recipe(model={"vocab": vocab}), words, None, r"does not know \[CLS\]"),
         (masked_recipe(model={"vocab": 73}), pieces, None, "the model has 73 symbols"),
         (masked_recipe(task={"next_sentence": True}), one, None, "has 1 documents with text"),
