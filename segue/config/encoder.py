@@ -57,6 +57,7 @@ class HeadConfig(Settings):
     labels: tuple[str, ...] = ()  # of text and tags, in the order of the outputs
     pairs: bool = False  # text and score: of two texts
     next_sentence: bool = False  # masked: also whether the second text follows the first
+    no_answer: bool = False  # span: some questions have no answer in their text
 
     @property
     def outputs(self) -> int:
@@ -80,6 +81,8 @@ class HeadConfig(Settings):
             raise ValueError(f"pairs belong to the tasks text and score; found task {self.task!r}")
         if self.next_sentence and self.task != "masked":
             raise ValueError(f"next_sentence belongs to the task masked; found task {self.task!r}")
+        if self.no_answer and self.task != "span":
+            raise ValueError(f"no_answer belongs to the task span; found task {self.task!r}")
         return self
 
 

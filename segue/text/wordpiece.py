@@ -36,6 +36,14 @@ class Pieces(NamedTuple):
     truncated: bool
 
 
+class PlacedPieces(NamedTuple):
+    """A text without [CLS] and [SEP], and where its pieces come from."""
+
+    ids: list[int]
+    places: list[tuple[int, int]]  # the characters of each piece: from, and up to
+    words: list[int]  # of a text in words: the word of each piece
+
+
 class WordPiece:
     """A WordPiece tokenizer that adds [CLS] and [SEP]."""
 
@@ -61,6 +69,26 @@ class WordPiece:
                     encoded[place] = one
         cut = set(long)
         return [Pieces(one.ids, one.type_ids, place in cut) for place, one in enumerate(encoded)]
+
+    def placed(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[PlacedPieces]:
+        """Each text, whole; a text is a string or a list of words. A word of strange characters may have no piece."""
+        split = [not isinstance(text, str) for text in texts]
+        inputs = [list(text) if cut else text for text, cut in zip(texts, split, strict=True)]
+        with reporting_errors(InputError, "the tokenizer cannot read this text: "), self._truncating:
+            encoded: list[Encoding] = self.file.encode_batch(
+                inputs, is_pretokenized=any(split), add_special_tokens=False
+            )
+        return [
+            PlacedPieces(one.ids, one.offsets, [-1 if word is None else word for word in one.word_ids])
+            for one in encoded
+        ]
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """The ids of [CLS] and [SEP], which stand around every text."""
+        cls, sep = self.file.token_to_id(CLS), self.file.token_to_id(SEP)
+        assert cls is not None and sep is not None, "read_wordpiece has looked for them"  # noqa: PT018
+        return cls, sep
 
     def encode(self, texts: Sequence[Text], max_length: int) -> Padded:
         """A batch of texts or pairs, padded to the longest of them."""
