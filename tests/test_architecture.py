@@ -35,8 +35,10 @@ STAIRS = (
 )
 """From the ground up. A room imports itself and the rooms on lower steps."""
 
-DOORS = {("bundles.py", "segue.infer.session"), ("encoders.py", "segue.infer.embed")}
-"""The ways up: `bundle.session()` and `encoder(texts)` are what users call, and import their room when called."""
+DOORS = {("bundles.py", "segue.infer.session")} | {
+    ("encoders.py", f"segue.infer.{verb}") for verb in ("answer", "classify", "embed", "tag")
+}
+"""The ways up: `bundle.session()`, `encoder(texts)` and the like, which users call, import their room when called."""
 
 STEP = {room: step for step, rooms in enumerate(STAIRS) for room in rooms}
 PRINTING = ("print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write")

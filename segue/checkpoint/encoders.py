@@ -19,6 +19,8 @@ from segue.text.corpus import TOKENIZER
 from segue.text.wordpiece import WordPiece, read_wordpiece
 
 if TYPE_CHECKING:
+    from segue.infer.answer import Answered
+    from segue.infer.classify import Classified
     from segue.infer.embed import EncodedTexts
 
 
@@ -62,6 +64,36 @@ class TextEncoder:
         from segue.infer.embed import embed_texts, paired
 
         return embed_texts(self, paired(texts, pairs))
+
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> "list[Classified]":
+        """The label of each text, or of texts and `pairs`, with the probabilities of all labels."""
+        from segue.infer.classify import classify
+        from segue.infer.embed import paired
+
+        return classify(self, paired(texts, pairs))
+
+    def score(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[float]:
+        """The score of each text, or of texts and `pairs`, such as their similarity."""
+        from segue.infer.classify import score
+        from segue.infer.embed import paired
+
+        return score(self, paired(texts, pairs))
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The tag of each word of each sentence; a sentence is a list of words."""
+        from segue.infer.tag import tag
+
+        return tag(self, sentences)
+
+    def answer(
+        self, question: str, context: str, *, top: int = 1, threshold: float | None = None
+    ) -> "Answered":
+        """The `top` best spans of a context for a question; its `text` is the best, or empty for "no answer"."""
+        from segue.infer.answer import answer
+
+        return answer(self, [(question, context)], top=top, threshold=threshold)[0]
 
     def save(self, path: Path | str) -> None:
         """Write the bundle. An existing bundle is replaced."""

@@ -65,7 +65,7 @@ def encode_texts(
     last = model.config.layers
     wanted = range(last + 1) if output_hidden_states else (last,)
     states: list[list[Tensor]] = [[] for _ in pieces]
-    for number, layers in _states(encoder, pieces, wanted):
+    for number, layers in read_states(encoder, pieces, wanted):
         states[number] = layers
     layers = [pad_sequence(list(layer), batch_first=True) for layer in zip(*states, strict=True)]
     mask = pad_sequence([torch.ones(len(one.ids), dtype=torch.int64) for one in pieces], batch_first=True)
@@ -95,7 +95,7 @@ def embed_pieces(
     """(B, C) A vector for each text that is tokenized already."""
     model = encoder.model.encoder
     vectors = model.words.weight.new_empty(len(pieces), model.config.width)
-    for number, (states,) in _states(encoder, pieces, (layer_number(encoder, layer),)):
+    for number, (states,) in read_states(encoder, pieces, (layer_number(encoder, layer),)):
         vectors[number] = states[0] if reading.pooling == "cls" else states.mean(dim=0)
     return F.normalize(vectors, dim=-1) if reading.normalize else vectors
 
@@ -103,7 +103,7 @@ def embed_pieces(
 @torch.no_grad()
 def embed_tokens(encoder: TextEncoder, pieces: Sequence[Pieces], layer: int = -1) -> list[Tensor]:
     """For each text a layer's states (S, C) of its tokens, [CLS] and [SEP] included."""
-    read = _states(encoder, pieces, (layer_number(encoder, layer),))
+    read = read_states(encoder, pieces, (layer_number(encoder, layer),))
     by_number = {number: states for number, (states,) in read}
     return [by_number[number] for number in range(len(pieces))]
 
@@ -145,7 +145,7 @@ def length_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def _states(
+def read_states(
     encoder: TextEncoder, pieces: Sequence[Pieces], wanted: Sequence[int]
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Each text's number, and its states (S, C) of the wanted layers. Layers behind them are not computed."""
