@@ -7,8 +7,10 @@ import time
 import typer
 
 from segue.cli import (
+    answer,
     attention,
     average,
+    classify,
     embed,
     eval,  # noqa: A004  (the command, as users type it)
     export,
@@ -19,10 +21,12 @@ from segue.cli import (
     lab,
     lm_eval,
     prepare,
+    prepare_examples,
     prepare_pairs,
     recl,
     score,
     similar,
+    tag,
     train,
     translate,
 )
@@ -51,6 +55,10 @@ app.command("average", epilog=average.EXAMPLE)(average.average)
 app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
 app.command("similar", epilog=similar.EXAMPLE)(similar.similar)
 app.command("fill", epilog=fill.EXAMPLE)(fill.fill)
+app.command("prepare-examples", epilog=prepare_examples.EXAMPLE)(prepare_examples.prepare_examples)
+app.command("classify", epilog=classify.EXAMPLE)(classify.classify)
+app.command("tag", epilog=tag.EXAMPLE)(tag.tag)
+app.command("answer", epilog=answer.EXAMPLE)(answer.answer)
 app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
 app.command("lab", epilog=lab.EXAMPLE)(lab.lab)
 app.command("lm-eval", epilog=lm_eval.EXAMPLE)(lm_eval.lm_eval)

@@ -80,6 +80,12 @@ def evaluate(
             help="For an encoder-decoder: bleu (BLEU and chrF; the default), or rouge (ROUGE-1, -2, -L)."
         ),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For an encoder with labels: the confusion matrix as .png or .svg."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     int8: Int8 = False,
     device: Device = "cpu",
@@ -90,7 +96,8 @@ def evaluate(
     Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
     lanes, each first reads, unscored, what can influence its part, so the score stays the same. Under torchrun every
     rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and chrF, or ROUGE; a masked
-    language model perplexity and accuracy of masked tokens; the options on how to read do not apply to them.
+    language model perplexity and accuracy of masked tokens; a fine-tuned encoder the figures of its task. The options
+    on how to read do not apply to them.
     """
     from segue.checkpoint import load, task_of
     from segue.distributed import process_group
@@ -98,11 +105,11 @@ def evaluate(
     from segue.launch import local_device
 
     task = task_of(run)
-    _check_options(run, task, metric, trained_and_rounded=dynamic and int8)
+    _check_options(run, task, metric, picture, trained_and_rounded=dynamic and int8)
     if task != "language":
         use(threads, device)
         if task == "encoding":
-            evaluate_encoder(run, data, split, limit, device, as_json)
+            evaluate_encoder(run, data, split, limit, device, as_json, picture)
         else:
             evaluate_translator(run, data, split, device, metric or "bleu", as_json)
         return
@@ -135,11 +142,15 @@ def evaluate(
     echo(json.dumps(facts) if as_json else _text(facts))
 
 
-def _check_options(run: Path, task: "TaskKind", metric: Metric | None, *, trained_and_rounded: bool) -> None:
+def _check_options(
+    run: Path, task: "TaskKind", metric: Metric | None, picture: Path | None, *, trained_and_rounded: bool
+) -> None:
     if trained_and_rounded:
         raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
     if metric is not None and task != "translation":
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
+    if picture is not None and task != "encoding":
+        raise InputError(f"--picture draws the confusion matrix of an encoder's labels, and {run} is none")
 
 
 def _check_modes(ranks: int, *chosen: bool) -> None:

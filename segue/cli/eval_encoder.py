@@ -1,9 +1,10 @@
-"""`segue eval` for encoders: of a masked language model, perplexity and accuracy of masked tokens."""
+"""`segue eval` for encoders: of a masked language model, perplexity and accuracy of masked tokens; else its task's."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segue.cli.eval_examples import evaluate_examples
 from segue.cli.eval_translator import data_of
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def evaluate_encoder(
-    run: Path, data: Path | None, split: str, limit: int | None, device: str, as_json: bool
+    run: Path,
+    data: Path | None,
+    split: str,
+    limit: int | None,
+    device: str,
+    as_json: bool,
+    picture: Path | None,
 ) -> None:
     """Print the figures of the encoder's task."""
     from segue.checkpoint import load_encoder_bundle
@@ -25,8 +32,10 @@ def evaluate_encoder(
     encoder.model.to(device)
     head = encoder.model.task
     if head is None or head.task != "masked":
-        has = "no head" if head is None else f"a head of task {head.task!r}"
-        raise InputError(f"{run} has {has}; segue eval scores masked language models")
+        evaluate_examples(run, encoder, data, split, picture, as_json)
+        return
+    if picture is not None:
+        raise InputError("--picture draws the confusion matrix of labels, and masked words are too many")
     with Progress("tokens") as progress:
         score = _scored(encoder, data_of(run, data), split, limit, progress.update)
     if as_json:

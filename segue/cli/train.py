@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from segue.cli.encoder_recipe import fitted_to_encoder, fitted_to_examples, learns_examples
+from segue.cli.eval_examples import FORMS
 from segue.cli.machine import Threads, matmul_peak, use
 from segue.cli.progress import Progress, duration
 from segue.cli.terminal import echo, tell
@@ -32,7 +34,8 @@ def train(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of `segue prepare` or `prepare-pairs`.")
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder of `segue prepare`, `prepare-pairs`, `prepare-examples`."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="RUN", help="The run's folder to write.")
@@ -134,6 +137,7 @@ def _recipe(
 
     A vocabulary size that the recipe leaves open is taken from the data; the model's shape from the bundle.
     """
+    from segue.checkpoint import TextEncoder
     from segue.kinds import kind_of
     from segue.presets import preset
     from segue.recipe import read_recipe, recipe_of, with_changes
@@ -145,11 +149,14 @@ def _recipe(
     )
     task = kind_of(values).task
     bundle = None if begin_with is None else _load(task, begin_with)
-    if bundle is not None:
+    preset_fits = not name.endswith(".toml")  # a preset fits any pairs, texts and examples
+    if isinstance(bundle, TextEncoder):
+        values = fitted_to_encoder(values, bundle)
+    elif bundle is not None:
         values = {**values, "model": bundle.model.config.model_dump(mode="json")}
-        if task == "encoding":  # one without a pooler gets a fresh one if its task needs it
-            values["model"]["pooler"] = True
-    elif task != "language" and not name.endswith(".toml"):  # a preset fits any pairs and texts
+    if task == "encoding" and preset_fits and learns_examples(values):
+        values = fitted_to_examples(values, data, from_nothing=bundle is None)
+    elif task != "language" and preset_fits and bundle is None:
         values["model"] |= _vocabulary(task, data)
     values = with_changes(values, changes)
     if isinstance(values.setdefault("model", {}), dict) and "vocab" not in values["model"]:
@@ -248,6 +255,7 @@ def _validated(values: dict[str, float]) -> str:
     forms = {
         "bits_per_byte": "{:.4f} bits per byte",
         "perplexity": "perplexity {:.3f}",
+        **{name: form for name, form in FORMS.items() if name != "accuracy"},
         "accuracy": "accuracy {:.2%}",
         "next_sentence_accuracy": "of next sentences {:.2%}",
         "bleu": "BLEU {:.2f}",

@@ -4,6 +4,49 @@ from segue.config import EncoderConfig, EncoderReading, HeadConfig
 from segue.presets.parts import Preset
 from segue.recipe import EncoderRecipe, EncoderTrainConfig
 
+
+def _fine_tuned(
+    task: HeadConfig,
+    data: str,
+    *,
+    length: int,
+    batch: int = 32,
+    learning_rate: float = 1e-4,
+    steps: int = 600,
+) -> Preset:
+    """A few epochs of some thousand examples. With --from, the encoder's own shape takes the place of the model."""
+    return Preset(
+        recipe=EncoderRecipe(
+            model=EncoderConfig(
+                vocab=8192,
+                width=256,
+                layers=4,
+                heads=4,
+                max_positions=length,
+                dropout=0.1,
+                attention_dropout=0.1,
+            ),
+            task=task,
+            train=EncoderTrainConfig(
+                steps=steps,
+                batch=batch,
+                optimizer="adamw",
+                learning_rate=learning_rate,
+                schedule="linear",
+                warmup=steps // 10,
+                weight_decay=0.01,
+                clip=1.0,
+                validate_every=steps // 6,
+                save_every=steps // 6,
+            ),
+            reading=EncoderReading(max_length=length),
+        ),
+        data=f"labelled examples (`segue prepare-examples --task {data}`)",
+        published="",
+        note="Fine-tunes the encoder that --from names; without one, 4 layers of 256 that begin with nothing.",
+    )
+
+
 ENCODERS: dict[str, Preset] = {
     "bert-cpu": Preset(
         recipe=EncoderRecipe(
@@ -33,6 +76,18 @@ ENCODERS: dict[str, Preset] = {
         published="",
         note="About an hour of pre-training on one CPU core.",
     ),
+    "classify-cpu": _fine_tuned(HeadConfig(task="text", labels=("no", "yes")), "classify", length=128),
+    "pairs-cpu": _fine_tuned(
+        HeadConfig(task="text", labels=("no", "yes"), pairs=True),
+        "pairs",
+        length=128,
+        learning_rate=2e-4,
+        steps=500,
+    ),
+    "tag-cpu": _fine_tuned(
+        HeadConfig(task="tags", labels=("O", "B", "I")), "tag", length=128, learning_rate=2e-4
+    ),
+    "answer-cpu": _fine_tuned(HeadConfig(task="span"), "answer", length=384, batch=16, learning_rate=2e-4),
     "bert-base": Preset(
         recipe=EncoderRecipe(
             model=EncoderConfig(vocab=30_522, dropout=0.1, attention_dropout=0.1),

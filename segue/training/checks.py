@@ -5,12 +5,13 @@ from segue.config import EncoderConfig, Seq2SeqConfig, XLConfig
 from segue.errors import TrainingError
 from segue.recipe import AnyRecipe, EncoderRecipe, Recipe, TranslationRecipe
 from segue.text.corpus import Corpus
+from segue.text.examples import ExampleSet
 from segue.text.lanes import Lanes
 from segue.text.pairs import PairSet
 from segue.text.tokenizer import digest
 from segue.training.encoder_data import check_texts
 
-Data = Corpus | PairSet
+Data = Corpus | PairSet | ExampleSet
 Model = Bundle | Translator | TextEncoder
 
 
@@ -18,7 +19,7 @@ def check_compatible(recipe: AnyRecipe, opened: Data, begin_with: Model | None) 
     """Check that the model fits the data, and that the bundle to fine-tune fits both."""
     vocab, data_vocab = recipe.model.vocab, opened.header.vocab
     padded = isinstance(begin_with, TextEncoder) and vocab > data_vocab  # published ones may have idle rows
-    if vocab != data_vocab and not padded:
+    if vocab != data_vocab and not padded and not isinstance(opened, ExampleSet):  # texts fit every tokenizer
         raise TrainingError(
             f"the model has {vocab:,} symbols and {opened.folder} {data_vocab:,}; "
             f"prepare it with the model's tokenizer, or use --set model.vocab={data_vocab}"
@@ -44,6 +45,8 @@ def check_compatible(recipe: AnyRecipe, opened: Data, begin_with: Model | None) 
 
 def _has_other_tokenizer(begin_with: Model, opened: Data) -> bool:
     """Whether the data was prepared with another tokenizer than the bundle's."""
+    if isinstance(begin_with, TextEncoder) and isinstance(opened, ExampleSet):
+        return False  # its texts are cut by the encoder's
     if isinstance(begin_with, TextEncoder) and isinstance(opened, Corpus):
         return begin_with.tokenizer.json() != opened.tokenizer.json()
     if isinstance(begin_with, Bundle) and isinstance(opened, Corpus):
@@ -71,7 +74,7 @@ def check_feasible(recipe: AnyRecipe, opened: Data, device: str) -> None:
                 opened.check_uncut("valid")
         _check_sources(recipe, opened)
     elif isinstance(recipe, EncoderRecipe):
-        assert isinstance(opened, Corpus)
+        assert isinstance(opened, Corpus | ExampleSet)
         check_texts(recipe, opened)
 
 

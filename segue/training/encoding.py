@@ -36,8 +36,15 @@ class TextSource(Protocol):
     def tokenizer(self) -> WordPiece:
         """The tokenizer that cut the texts."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the texts before training begins."""
+
     def metadata(self) -> dict[str, Any]:
         """For the log: at least `tokens_per_step`, about how many tokens are read in a step."""
+
+    def begin(self, model: TaskEncoder) -> None:
+        """Fit a fresh head to the texts before the first step."""
 
     def draw(self, counters: Counters) -> tuple[TextBatch, Counters]:
         """The texts of the next step, for all ranks, and the counters behind them.
@@ -65,6 +72,8 @@ class EncodingTask:
         built, trained = initial_model(
             self._build, EncoderObjective, weights, self.recipe.train, self.device, self.ranks
         )
+        if not (model is not None and keeps_head(model.task, self.recipe.task)):
+            self.source.begin(built)
         return fresh_state(built, trained, self.recipe.train, self.ranks)
 
     def _build(self) -> TaskEncoder:

@@ -40,6 +40,10 @@ class MaskedSource:
     def pieces(self) -> MaskablePieces:
         return maskable_pieces(self.tokenizer, str(self.corpus.folder))
 
+    @property
+    def notes(self) -> list[str]:
+        return []
+
     def texts(self, split: str, length: int, *, offset: int = 0) -> MaskedTexts:
         train = self.recipe.train
         masking = Masking(train.masked, train.whole_words, self.recipe.task.next_sentence)
@@ -56,6 +60,9 @@ class MaskedSource:
             "steps_per_epoch": max(1, split.tokens // tokens),
             "documents": split.documents,
         }
+
+    def begin(self, model: TaskEncoder) -> None:
+        """There is nothing to fit."""
 
     def draw(self, counters: Counters) -> tuple[TextBatch, Counters]:
         """The next texts of the epoch. A rest that does not fill a batch is left out: the next order is another."""

@@ -28,10 +28,11 @@ from segue.interop.vectors import Vectors
 from segue.launch import launch_id, local_device, processor, restart_count
 from segue.recipe import AnyRecipe, EncoderRecipe, Extension, Recipe, recipe_toml
 from segue.text.corpus import Corpus, open_corpus
+from segue.text.examples import ExampleSet
 from segue.text.pairs import PairSet, open_pairs
 from segue.training.checks import Data, check_compatible, check_feasible, check_lanes_divide
 from segue.training.embedding import initialize_embedding
-from segue.training.encoder_data import open_texts, text_source
+from segue.training.encoder_data import open_texts, text_source, with_tokenizer_of_run
 from segue.training.encoding import EncodingTask, begin_note
 from segue.training.extend import Extended, extended, set_aside_after
 from segue.training.language import LanguageTask
@@ -72,6 +73,8 @@ def train(
 
         def checked() -> Data:
             opened = _open_data(recipe, data)
+            if isinstance(opened, ExampleSet) and isinstance(begin_with, TextEncoder):
+                opened = opened.with_tokenizer(begin_with.tokenizer)
             check_compatible(recipe, opened, begin_with)
             check_feasible(recipe, opened, device)
             check_lanes_divide(recipe, ranks.world_size)
@@ -84,6 +87,8 @@ def train(
         notes = []
         if isinstance(begin_with, TextEncoder) and isinstance(recipe, EncoderRecipe):
             notes.append(begin_note(begin_with.model, recipe))
+        if isinstance(task, EncodingTask):
+            notes += task.source.notes
         if vectors is not None:
             notes.append(_embed_vectors(ranks, state, vectors, opened))
         fresh = ranks.from_rank_zero(lambda: _make_folder(run))
@@ -109,6 +114,10 @@ def _run_lock(run: Path, ranks: Ranks) -> Iterator[None]:
 
 def _embed_vectors(ranks: Ranks, state: State, vectors: Vectors, opened: Data) -> str:
     """Initialise the embedding with word vectors; returns a note that says for how many symbols."""
+    if isinstance(opened, ExampleSet):
+        raise TrainingError(
+            "word vectors are for models that read words; an encoder begins with --from ENCODER"
+        )
     tokenizer = opened.source if isinstance(opened, PairSet) else opened.tokenizer
     matched = ranks.on_every_rank(lambda: initialize_embedding(state.model, vectors, tokenizer))
     return f"{matched:,} of {tokenizer.size:,} symbols begin as one of the {len(vectors.words):,} vectors"
@@ -177,7 +186,7 @@ def _build_task(
     if own_device.type == "cuda":
         torch.cuda.set_device(own_device)  # nccl uses the current device
     if isinstance(recipe, EncoderRecipe):
-        assert isinstance(opened, Corpus)
+        assert isinstance(opened, Corpus | ExampleSet)
         return EncodingTask(recipe, text_source(recipe, opened), own_device, ranks)
     if isinstance(recipe, Recipe):
         assert isinstance(opened, Corpus)
@@ -206,6 +215,8 @@ def resume(
         def open_again() -> tuple[Extended, Data]:
             extension = extended(run, changes, extend)
             opened = _open_data(extension.recipe, data or run_json()["data"])
+            if isinstance(opened, ExampleSet):
+                opened = with_tokenizer_of_run(opened, run)
             if opened.header.checksums != run_json()["checksums"]:
                 raise TrainingError(
                     f"{opened.folder} is not the data that {run} was trained on; give that with --data"
