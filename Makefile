@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow test-interop chaos lab bench growth sparse scale quality quality-ours quality-peers translation models clean
+.PHONY: help demo dates test lint format test-slow test-interop chaos lab bench growth sparse scale quality quality-ours quality-peers translation models encoder clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ translation: $(READY)  ## BLEU of translators and RNNs on your own pairs (DATA=a
 
 models: $(READY)  ## every language model side by side (DATA=a prepared corpus; hours, goes on where it was)
 	$(BIN)/python bench/models.py --data $(DATA) $(MORE)
+
+encoder: $(READY)  ## fine-tuned encoders beside baselines (DATA=tasks WEIGHTS=a BERT PRETRAINED=your own; an hour, goes on where it was)
+	$(BIN)/python bench/encoder_tasks.py --data $(DATA) $(if $(WEIGHTS),--weights $(WEIGHTS)) $(if $(PRETRAINED),--pretrained $(PRETRAINED)) $(MORE)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv .venv-peers .venv-interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build dist
