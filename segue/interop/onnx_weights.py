@@ -13,6 +13,9 @@ from torch import Tensor
 
 from segue.errors import SourceError
 
+OLDEST = 9
+"""The first opset with Erf, of which GELU is made; older graphs also add biases by other rules."""
+
 
 class Node(NamedTuple):
     """An operation of a graph, with the names of its inputs and outputs."""
@@ -30,10 +33,14 @@ def read_onnx(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise SourceError(f"reading {path} needs the onnx package: pip install 'segue-lm[onnx]'") from None
     try:
-        graph = onnx.load(str(path)).graph
+        model = onnx.load(str(path))
+        graph = model.graph
         weights = {one.name: torch.from_numpy(numpy_helper.to_array(one).copy()) for one in graph.initializer}
     except Exception as error:  # a damaged file can raise nearly any exception
         raise SourceError(f"{path} is no ONNX file that can be read: {error}") from None
+    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=1)
+    if opset < OLDEST:
+        raise SourceError(f"{path} has opset {opset}; {OLDEST} or newer is wanted: export the model again")
     nodes = [Node(node.op_type, tuple(node.input), tuple(node.output)) for node in graph.node]
     if any(node.kind.endswith("Integer") or node.kind.startswith("DynamicQuantize") for node in nodes):
         raise SourceError(f"{path} is quantized; import the file with float32 weights")

@@ -187,6 +187,9 @@ def test_an_onnx_file_is_read_or_the_package_asked_for(tmp_path: Path) -> None:
         [],
         [numpy_helper.from_array(weight.contiguous().numpy(), name) for name, weight in kept.items()],
     )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)]), str(file))
+    with pytest.raises(SourceError, match="has opset 8; 9 or newer is wanted"):
+        segue.load_encoder(folder)
     onnx.save(helper.make_model(graph), str(file))
     for path in (folder, file):
         assert_close(segue.load_encoder(path)(TEXTS).last_hidden_state, wanted)

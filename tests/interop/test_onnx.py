@@ -1,6 +1,8 @@
 """ONNX graphs compute what the models compute: by onnx's reference, and by onnxruntime in `make test-interop`."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from segue.config import (
 )
 from segue.errors import SourceError
 from segue.infer.embed import embed_texts
+from segue.infer.translate import translate
 from segue.interop import onnx_graph
 from segue.interop.onnx_export import export_onnx
 from segue.nn.models import build_language_model, build_translator
@@ -331,3 +334,33 @@ def test_the_command_exports_whatever_a_bundle_is_for(tmp_path: Path) -> None:
         settings = json.loads((out / "onnx.json").read_text())
         assert settings["weights"] == "int8"
         assert all((out / file).is_file() for file in (*settings["files"], "tokenizer.json"))
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def ran(script: str, *words: object, lines: str = "") -> str:
+    pytest.importorskip("onnxruntime")
+    command = [sys.executable, str(EXAMPLES / script), *map(str, words)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.interop
+def test_the_example_generates_text(tmp_path: Path) -> None:
+    export_onnx(language_bundle(XLConfig(**LAYERS), Reach(memory=4)), tmp_path / "out")
+    text = ran("onnx_generate.py", tmp_path / "out", "abcdefabcdef", 40).strip()
+    assert text.startswith("abcdefabcdef")
+    assert len(text) == 40
+
+
+@pytest.mark.interop
+def test_the_example_translates_as_we_do(tmp_path: Path) -> None:
+    translator = translator_of(Seq2SeqConfig(**SEQ2SEQ, source_vocab=9))
+    export_onnx(translator, tmp_path / "out")
+    lines = ["abc", "gfedcba", "a", "bbbbbb"]
+    how = Translating(beam_width=1)
+    ours = [
+        best[0].text for best in translate(translator, [line.encode() for line in lines], translating=how)
+    ]
+    assert ran("onnx_translate.py", tmp_path / "out", lines="\n".join(lines)).splitlines() == ours
