@@ -72,7 +72,7 @@ class SegueLM(LM):
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
         """A continuation of each context, up to a text that ends it."""
         return [
-            self._generated(*request.args, seed=self._seed + number)
+            self._generated(request.args[0], request.args[1], self._seed + number)
             for number, request in enumerate(self._each("generations", requests))
         ]
 

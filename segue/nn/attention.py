@@ -95,7 +95,7 @@ def gather(
     if tracing():
         return textbook(query, keys_values, relative, mask, scale)
     dropping = dropout is not None and dropout.training and dropout.p > 0
-    if dropping and not casting(query) and mask.pinned is None:
+    if dropout is not None and dropping and not casting(query) and mask.pinned is None:
         turned_query, turned_keys, known = without_rotation(query, keys_values, relative)
         if native_attention.runs(turned_query, turned_keys, known, mask):
             drawn = native_attention.drawn(dropout.p)

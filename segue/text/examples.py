@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt, model_validator
 
+from segue.checksums import file_checksum
 from segue.config import HeadConfig, Settings
 from segue.errors import ConfigError, InputError, SourceError
 from segue.files import atomic_folder, is_file
 from segue.progress import Report
-from segue.text.corpus import TOKENIZER, check_checksums, file_checksum
+from segue.text.corpus import TOKENIZER, check_checksums
 from segue.text.parsing import parse_json, read_object
 from segue.text.sources import rows_of
 from segue.text.wordpiece import Text, WordPiece, read_wordpiece
