@@ -7,6 +7,7 @@ threads is created, which does nothing. The number of threads that share the wor
 to the last bit.
 """
 
+import atexit
 import os
 import threading
 import time
@@ -22,36 +23,58 @@ WATCHING: set[int] = set()
 
 
 def watch_others() -> None:
-    """Start a background thread that watches the machine's load as long as the process lives."""
+    """Start a background thread that watches the machine's load as long as the process lives.
+
+    It is ended before the interpreter is: a thread that is in torch's code at that moment would abort the process.
+    """
     if os.getpid() not in WATCHING:
         WATCHING.add(os.getpid())
-        threading.Thread(target=_watch, daemon=True, name="segue-busy").start()
+        ended = threading.Event()
+        watch = threading.Thread(target=_watch, args=(ended,), daemon=True, name="segue-busy")
+        watch.start()
+        atexit.register(_end, watch, ended)
 
 
-def _watch() -> None:
-    release: threading.Event | None = None
+def _end(watch: threading.Thread, ended: threading.Event) -> None:
+    ended.set()
+    watch.join()
+
+
+def _watch(ended: threading.Event) -> None:
+    pool: _IdlePool | None = None
     before = _used()
-    while before is not None:
-        time.sleep(PERIOD)
+    while before is not None and not ended.wait(PERIOD):
         now = _used()
         if now is None:
-            return
+            break
         busy = now[0] - before[0] > SHARE * (now[1] - before[1])
         before = now
-        if busy and release is None:
-            release = threading.Event()
-            threading.Thread(target=_idle_pool, args=(release,), daemon=True, name="segue-pool").start()
-        elif not busy and release is not None:
-            release.set()
-            release = None
+        if busy and pool is None:
+            pool = _IdlePool()
+        elif not busy and pool is not None:
+            pool.release()
+            pool = None
+    if pool is not None:
+        pool.release()
 
 
-def _idle_pool(until: threading.Event) -> None:
-    """An OpenMP pool of this thread, created by its first operation; it ends with the thread."""
-    import torch
+class _IdlePool:
+    """An OpenMP pool of a thread of its own, created by its first operation; it ends with the thread."""
 
-    torch.ones(2**18).exp()
-    until.wait()
+    def __init__(self) -> None:
+        self._until = threading.Event()
+        self._thread = threading.Thread(target=self._hold, daemon=True, name="segue-pool")
+        self._thread.start()
+
+    def _hold(self) -> None:
+        import torch
+
+        torch.ones(2**18).exp()
+        self._until.wait()
+
+    def release(self) -> None:
+        self._until.set()
+        self._thread.join()
 
 
 def _used() -> tuple[float, float] | None:
