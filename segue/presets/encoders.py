@@ -74,7 +74,7 @@ ENCODERS: dict[str, Preset] = {
         ),
         data="any text in WordPiece (`segue prepare … --tokenizer wordpiece`)",
         published="",
-        note="About an hour of pre-training on one CPU core.",
+        note="For one CPU core and about 76 minutes, by the processor time of its steps.",
     ),
     "classify-cpu": _fine_tuned(HeadConfig(task="text", labels=("no", "yes")), "classify", length=128),
     "pairs-cpu": _fine_tuned(
