@@ -47,10 +47,10 @@ chaos: $(READY)  ## kill, fill, flip and forge on purpose; nothing may be lost (
 .venv-interop/ready:
 	@echo "making .venv-interop, with the libraries whose formats segue reads and writes (a minute or two)"
 	@$(PYTHON) -m venv .venv-interop
-	@.venv-interop/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,onnx]" ctranslate2==4.8.4 sentencepiece==0.2.2 transformers==5.22.2 onnxruntime==1.31.1
+	@.venv-interop/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,onnx]" ctranslate2==4.8.4 sentencepiece==0.2.2 transformers==5.22.2 onnxruntime==1.31.1 accelerate==1.15.0 lm_eval==0.4.13 datasets==5.2.0
 	@touch $@
 
-test-interop: .venv-interop/ready  ## imports and exports beside the libraries themselves (2 minutes)
+test-interop: .venv-interop/ready  ## imports and exports beside the libraries themselves (4 minutes)
 	.venv-interop/bin/pytest -m interop tests/interop
 
 PEERS := .venv-peers/bin

@@ -71,10 +71,11 @@ class SegueLM(LM):
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
         """A continuation of each context, up to a text that ends it."""
-        return [
-            self._generated(request.args[0], request.args[1], self._seed + number)
-            for number, request in enumerate(self._each("generations", requests))
-        ]
+        texts = []
+        for number, request in enumerate(self._each("generations", requests)):
+            context, settings = request.args
+            texts.append(self._generated(context, settings, self._seed + number))
+        return texts
 
     def _rolling(self, text: str) -> float:
         ids = np.array([*self._before, *self._tokenizer.encode(text.encode())], dtype=np.int64)

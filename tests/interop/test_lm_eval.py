@@ -13,9 +13,10 @@ from hf_models import LANGUAGE, language_bundle
 
 from segue.infer.evaluate import evaluate
 from segue.interop.hf_folder import export_hf
+from segue.progress import silent
 from segue.text.corpus import open_corpus
 from segue.text.prepare import PrepareConfig, prepare
-from segue.text.sources import from_path
+from segue.text.sources import from_files
 from segue.text.tokenizer import ByteTokenizer
 
 pytestmark = [pytest.mark.interop, pytest.mark.filterwarnings("ignore")]
@@ -55,7 +56,8 @@ def asked(*arguments: str) -> Any:
 def bits_of_eval(bundle: Any, text: str, folder: Path) -> float:
     """What `segue eval` prints for the text. It does not score the first token of a stream, here a newline."""
     (folder / "text.txt").write_text("\n" + text)
-    prepare(from_path(folder / "text.txt"), folder / "corpus", PrepareConfig(valid=0, test=0))
+    source = from_files("text", [folder / "text.txt"])
+    prepare(source, folder / "corpus", PrepareConfig(valid=0, test=0), silent)
     return evaluate(
         bundle.model, open_corpus(folder / "corpus").stream("train"), bundle.reading
     ).bits_per_byte
@@ -78,10 +80,11 @@ def test_likelihoods_are_those_of_a_session(kind: str) -> None:
     pairs = [("One and one", " is two"), ("One and one", " is three"), ("One and one ", "is two"), ("", "x")]
     answers = model.loglikelihood([asked(*pair) for pair in pairs])
     for (context, continuation), (found, _) in zip(pairs, answers, strict=True):
-        session = bundle.session()
-        session.feed(context or "\n")
-        assert found == pytest.approx(-sum(session.feed(continuation)), abs=1e-4)
-    assert answers[0] == pytest.approx(answers[2])  # a space at the end belongs to the continuation
+        session, before = bundle.session(), context.rstrip()
+        session.feed(before or "\n")  # a space at the end belongs to the continuation
+        wanted = -sum(session.feed(context[len(before) :] + continuation))
+        assert found == pytest.approx(wanted, abs=1e-4)
+    assert answers[0] == answers[2]
     settings = {"until": ["\n"], "max_gen_toks": 12, "do_sample": False}
     (said,) = model.generate_until([asked("One and one", settings)])
     session = bundle.session()
