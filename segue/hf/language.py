@@ -99,6 +99,9 @@ class SegueForCausalLM(SeguePreTrainedModel, GenerationMixin):  # named here, or
 
     def _read(self, batch: Aligned, state: SegueState | None) -> tuple[Tensor, SegueState]:
         reading, lanes = self.reading, len(batch.tokens)
+        if state is None and batch.lengths is not None and not bool(batch.lengths.all()):
+            row = int(batch.lengths.argmin())
+            raise InputError(f"row {row} of input_ids is padding alone, so there is nothing to go on from")
         if state is not None and state.lanes != lanes:
             raise InputError(f"the state has {state.lanes} lanes and input_ids {lanes}; use state.select()")
         from_engine = state is not None and state.window is None and state.from_engine

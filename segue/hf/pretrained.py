@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -31,6 +31,24 @@ class SeguePreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _is_stateful = True  # memory cannot be taken back by tokens, as assisted generation would need
     _engines: "list[tuple[Engine[Any], Watch]]"
+
+    @classmethod
+    def from_pretrained(cls, *given: Any, output_loading_info: bool = False, **settings: Any) -> Any:
+        """As the library's, but weights that do not fit the config are an error and not a report."""
+        model, info = super().from_pretrained(*given, output_loading_info=True, **settings)
+        for problem, keys in (("lacks", info["missing_keys"]), ("also holds", info["unexpected_keys"])):
+            if keys:
+                name, more = min(keys), f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+                raise InputError(
+                    f"the folder {problem} the tensor {name}{more}; does its config belong to it?"
+                )
+        return (model, info) if output_loading_info else model
+
+    def train(self, mode: bool = True) -> Self:
+        """As everywhere. Whoever switches may have changed weights in ways that nothing notices."""
+        self.__dict__.pop("_engines", None)
+        switched: Self = super().train(mode)
+        return switched
 
     def _init_weights(self, module: nn.Module) -> None:
         """The constructors of our models have done it."""

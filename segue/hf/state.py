@@ -63,6 +63,10 @@ class Aligned(NamedTuple):
 
 def aligned(tokens: Tensor, mask: Tensor | None) -> Aligned:
     """Tokens (B, T) with a mask (B, T) of 1 and 0, whose padding may lie before them or behind them."""
+    if mask is not None and mask.shape != tokens.shape:
+        raise InputError(
+            f"attention_mask should have the shape of the tokens, {tuple(tokens.shape)}; found {tuple(mask.shape)}"
+        )
     if mask is None or bool(mask.all()):
         return Aligned(tokens, None)
     real = mask.bool()

@@ -1,5 +1,6 @@
 """Hugging Face's library opens what we write and does with it what we do: `make test-interop` has it."""
 
+import copy
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hf_models import HEADS, LANGUAGE, TRANSLATION, language_bundle, translator
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from encoders import small_encoder
@@ -18,6 +20,7 @@ from segue.infer.translate import translate
 from segue.interop.encoders import import_encoder
 from segue.interop.hf_folder import export_hf
 from segue.interop.importing import import_model
+from segue.nn.models import build_language_model
 from segue.text.special_tokens import special_tokens
 from segue.text.tokenizer import digest
 
@@ -174,6 +177,32 @@ def test_the_trainer_learns_and_its_loss_is_ours(tmp_path: Path) -> None:
     assert sum(trained.session().feed(TEXT[:40])) / 39 == pytest.approx(after, abs=1e-5)
 
 
+def test_other_ways_to_hold_a_model(tmp_path: Path) -> None:
+    """Half precision, weights that change, copies, and fresh weights of a config."""
+    transformers = pytest.importorskip("transformers")
+    _, model, tokenizer = opened("xl", tmp_path / "hf")
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        before = model(ids).logits
+        half = type(model).from_pretrained(tmp_path / "hf", dtype=torch.bfloat16)
+        assert_close(half(ids).logits.float(), before, atol=0.2, rtol=0.1)
+        assert_close(copy.deepcopy(model)(ids).logits, before)
+        assert_close(model.double()(ids).logits.float(), before, **CLOSE)
+        for weight in model.parameters():
+            weight.data *= 1.5  # unnoticed by versions
+        assert not torch.allclose(model.eval()(ids).logits.float(), before)
+    half.save_pretrained(tmp_path / "half")
+    kept = import_model(tmp_path / "half")
+    assert next(kept.model.parameters()).dtype == torch.bfloat16
+    torch.manual_seed(0)
+    fresh = transformers.AutoModelForCausalLM.from_config(model.config)
+    torch.manual_seed(0)
+    wanted = build_language_model(LANGUAGE["xl"])
+    assert all(
+        torch.equal(left, right) for left, right in zip(fresh.parameters(), wanted.parameters(), strict=True)
+    )
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     _, model, tokenizer = opened("xl", tmp_path / "hf")
     ids = tokenizer(TEXT, return_tensors="pt").input_ids
@@ -183,6 +212,10 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         model(ids.repeat(2, 1), state=state)
     with pytest.raises(InputError, match="attention_mask has gaps"):
         model(ids[:, :3], attention_mask=torch.tensor([[1, 0, 1]]))
+    with pytest.raises(InputError, match=r"shape of the tokens, \(1, 3\); found \(1, 2\)"):
+        model(ids[:, :3], attention_mask=torch.ones(1, 2))
+    with pytest.raises(InputError, match="row 1 of input_ids is padding alone"):
+        model.generate(**tokenizer(["a", ""], return_tensors="pt", padding=True), max_new_tokens=2)
     with pytest.raises(InputError, match="found 999"):
         model(torch.tensor([[1, 999]]))
     with pytest.raises(InputError, match="input_ids; found none"):
@@ -191,6 +224,14 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         model.train()(ids, state=state)
     with pytest.raises(InputError, match="fixed size"):
         model.resize_token_embeddings(300)
+    weights = load_file(tmp_path / "hf" / "model.safetensors")
+    for change in ({"model.more": torch.zeros(1)}, {"model.blocks.0.attention.out.weight": None}):
+        wrong = {name: one for name, one in (weights | change).items() if one is not None}
+        save_file(wrong, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(
+            InputError, match=r"(also holds|lacks) the tensor model\.(more|blocks.0.attention.out)"
+        ):
+            type(model).from_pretrained(tmp_path / "hf")
     values = json.loads((tmp_path / "hf" / "config.json").read_text())
     values["model"]["kind"] = "mystery"
     (tmp_path / "hf" / "config.json").write_text(json.dumps(values))
