@@ -10,13 +10,18 @@ from segue.config import EncoderReading
 from segue.errors import SourceError
 from segue.files import present
 from segue.interop.bert import build_encoder
+from segue.interop.ctranslate2 import is_ctranslate2
 from segue.interop.files import folder_weights
+from segue.interop.hf_folder import LANGUAGE, TRANSLATOR
 from segue.interop.onnx_weights import read_onnx
+from segue.interop.tensorflow import is_checkpoint
 from segue.text.parsing import parse_json, read_object
 from segue.text.wordpiece import WordPiece, read_wordpiece
 
 MODULES = "modules.json"
 ONNX_FILES = ("model.onnx", "onnx/model.onnx")
+READ_ON = ("transfo-xl", "marian", "torch-transformer", LANGUAGE, TRANSLATOR)
+"""Values of `model_type` that are no encoder's."""
 POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 """How sentence-transformers names what we call a pooling; other kinds are refused."""
 
@@ -43,13 +48,16 @@ def is_ours(path: Path) -> bool:
 
 def is_encoder_folder(path: Path) -> bool:
     """Whether this is a foreign encoder: an ONNX file, or a folder with the config of a BERT or ALBERT."""
-    if is_ours(path):
+    if is_ours(path) or is_ctranslate2(path):
         return False
+    if path.suffix == ".onnx":
+        return True
     config = _home(path) / "config.json"
-    if path.suffix == ".onnx" or not config.is_file():
-        return path.suffix == ".onnx"
-    values = read_object(config)  # old ones do not name their type
-    return values.get("model_type", "bert" if "hidden_size" in values else None) in ("bert", "albert")
+    if is_checkpoint(path) or not config.is_file():
+        return False
+    values = read_object(config)
+    kind = values.get("model_type", "bert" if "hidden_size" in values else None)  # the first BERTs name none
+    return kind is not None and kind not in READ_ON
 
 
 def import_encoder(path: Path, *, tokenizer: Path | str | None = None) -> TextEncoder:
