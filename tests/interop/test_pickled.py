@@ -3,6 +3,8 @@
 import io
 import os
 import pickle
+import pickletools
+import re
 import sys
 import types
 import zipfile
@@ -183,6 +185,24 @@ def test_nothing_else_is_read_and_nothing_executed(
         read_vocabulary(path, 3)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploded").exists()
+
+
+UNKNOWN = {
+    "INST", "OBJ", "NEWOBJ_EX", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER",
+    "EMPTY_SET", "ADDITEMS", "FROZENSET", "BYTEARRAY8", "LONG4", "DUP", "POP_MARK",
+}  # fmt: skip
+"""The instructions of pickles that no vocabulary needs."""
+
+
+def test_every_other_instruction_is_refused_by_name() -> None:
+    known = {*pickled.VALUES, *pickled.STEPS, b"."}
+    codes = {code.name: code.code.encode("latin-1") for code in pickletools.opcodes}
+    assert {name for name, code in codes.items() if code not in known} == UNKNOWN
+    for code in {bytes([number]) for number in range(256)} - known:
+        with pytest.raises(
+            SegueError, match=f"instruction {re.escape(repr(code))} at byte 1 .*nothing was executed"
+        ):
+            pickled._Machine(b"N" + code + b"os\nsystem\n.", Path("x")).run()
 
 
 BIG = b"](" + b"K\x01" * 5000 + b"eq\x00"
