@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow test-interop chaos lab bench growth sparse scale quality quality-ours quality-peers translation models encoder clean
+.PHONY: help demo dates test lint format test-slow test-interop sanitize chaos lab bench growth sparse scale quality quality-ours quality-peers translation models encoder clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ format: $(READY)  ## put the code in house style
 test-slow: $(READY)  ## the long suites
 	SEGUE_EXAMPLES=2000 $(BIN)/pytest -n 2 tests/laws
 	$(BIN)/pytest -n 2 -m slow
+
+SANITIZERS := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+sanitize: $(READY)  ## native code under the address and undefined-behaviour sanitizers (some minutes)
+	SEGUE_NATIVE_FLAGS="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	$(BIN)/pytest -p no:cacheprovider tests/native/test_step.py
 
 chaos: $(READY)  ## kill, fill, flip and forge on purpose; nothing may be lost (about 10 minutes; HOURS=2 for more)
 	$(BIN)/python chaos/run.py $(if $(HOURS),--hours $(HOURS)) $(MORE)

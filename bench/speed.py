@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import segue
+from engines import engines
 from machine import THREADS, Times, as_json, environment, interleaved, limits
 from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
 from segue.checkpoint import Bundle
@@ -327,6 +328,8 @@ def rows_of(words: argparse.Namespace) -> Iterator[Row]:
     for _, (rows, aim) in EVALUATION.items():
         yield evaluation(rows, aim, repeats)
     yield from generation(5 * repeats, 8)
+    for work, setting, times, notes in engines(3 * repeats):
+        yield Row(work, setting, times, None, 1, notes=notes)
     yield resident()
     if words.segue:
         yield starting(words.segue, repeats)

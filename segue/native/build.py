@@ -33,8 +33,8 @@ CACHES = ("SEGUE_CACHE", "XDG_CACHE_HOME")
 MOST_KEPT = 8
 """Libraries that stay in the cache: those of other versions, compilers and processors, the newest first."""
 
-TIMEOUT = 120
-"""Seconds after which a compiler is stopped. It should need less than 15."""
+TIMEOUT = 300
+"""Seconds after which a compiler is stopped. It should need less than 15, but a busy machine may take its time."""
 
 SOURCES = Path(__file__).parent
 
@@ -109,8 +109,19 @@ def _compilers() -> Iterator[Compiler]:
 
 def _run(command: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=_environment(),
     )
+
+
+def _environment() -> dict[str, str]:
+    """That of a compiler. What is loaded before us, such as a sanitizer, is not for it."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def cache_folder() -> Path:
@@ -190,7 +201,9 @@ def _compiled(compiler: Compiler, folder: Path, key: str) -> Path:
 def _checked(commands: list[list[str]]) -> None:
     """Run commands side by side; the first complaint of one that fails is the error."""
     running = [
-        subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)  # noqa: S603
+        subprocess.Popen(  # noqa: S603
+            command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=_environment()
+        )
         for command in commands
     ]
     complaints = []
@@ -204,7 +217,7 @@ def _checked(commands: list[list[str]]) -> None:
         for one in running:
             if one.poll() is None:
                 one.kill()
-                one.wait()
+                one.communicate()  # closes its pipe too
     if complaints:
         raise BuildError(f"{commands[0][0]} failed: {complaints[0]}")
 

@@ -141,17 +141,17 @@ struct Workspace {
     }
 };
 
-// Attention of one head: writes the new keys and values of all lanes and gathers what they see.
+// Attention of one head: writes the new keys and values of some lanes and gathers what they see.
 template <typename Real>
 inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<Real>& tokens, Workspace<Real>& space,
-                        typename Workspace<Real>::Own& own, int64_t head) {
+                        typename Workspace<Real>::Own& own, int64_t head, const Share& lanes) {
     const Layer<Real>& layer = stack.layers[number];
     const int64_t size = stack.head_width, inside = stack.heads * size, places = space.places;
     const Real scale = Real(stack.scale);
     const Real* u = layer.relative.content_bias ? layer.relative.content_bias + head * size : nullptr;
     const Real* v = layer.relative.position_bias ? layer.relative.position_bias + head * size : nullptr;
     Real* scores = own.scores.data();
-    for (int64_t b = 0; b < tokens.count; b++) {
+    for (int64_t b = lanes.first; b < lanes.last; b++) {
         const Lane<Real>& lane = tokens.lanes[b];
         Real *content = own.heads_values.data() + b * 4 * size, *position = content + size;
         Real *key = position + size, *value = key + size;
@@ -177,8 +177,8 @@ inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<R
         own.heads[b] = {keys + first, values + first, lane.count, content, position, scores, key};
         scores += lane.count;
     }
-    attend(layer.relative, head, size, scale, own.heads.data(), tokens.count);
-    for (int64_t b = 0; b < tokens.count; b++)
+    attend(layer.relative, head, size, scale, own.heads.data() + lanes.first, lanes.last - lanes.first);
+    for (int64_t b = lanes.first; b < lanes.last; b++)
         for (int64_t i = 0; i < size; i++)
             space.gathered[(head * size + i) * places + b] = own.heads[b].gathered[i];
 }
@@ -189,6 +189,8 @@ void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& 
     const int64_t lanes = tokens.count, places = space.places, width = stack.width;
     Real* hidden = own.hidden.data();
     Real* inputs = stack.pre ? own.inputs.data() : hidden;  // of attention and feed-forward
+    // Lanes of a head stay together as long as there are heads for all threads: they share its relative keys.
+    const int64_t groups = std::min<int64_t>(lanes, (omp_get_num_threads() + stack.heads - 1) / stack.heads);
     const RoundedInputs rounded{own.steps.data(), own.largest.data()};
     const auto add = [&](const std::vector<Real>& more) {
         for (int64_t i = 0; i < width * places; i++) hidden[i] += more[i];
@@ -203,8 +205,11 @@ void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& 
         linear(layer.query, inputs, lanes, places, space.queries.data(), rounded);
         linear(layer.key_value, inputs, lanes, places, space.keys_values.data(), rounded);
 #pragma omp barrier
-        const Share mine(stack.heads);
-        for (int64_t head = mine.first; head < mine.last; head++) attend_head(stack, number, tokens, space, own, head);
+        const Share mine(stack.heads * groups);
+        for (int64_t item = mine.first; item < mine.last; item++) {
+            const Share some(lanes, 1, int(item % groups), int(groups));
+            attend_head(stack, number, tokens, space, own, item / groups, some);
+        }
 #pragma omp barrier
         linear(layer.out, space.gathered.data(), lanes, places, space.outputs.data(), rounded);
 #pragma omp barrier

@@ -1,0 +1,84 @@
+"""Engines for reading beside each other and the machine: steps of torch and native ones, float32 and 8-bit weights.
+
+    python bench/engines.py         # part of `make bench`; needs no peers
+
+The limit is the time that reading a token's bytes takes: weights and relative keys once, keys and values of every
+stream. Reading speed is measured in the same turns.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import segue
+from machine import THREADS, Times, interleaved
+from segue import native
+from segue.native import SWITCH
+from segue.nn.frozen import FrozenXL
+
+LAYERS, WIDTH, INNER, MEMORY = 12, 512, 2048, 1600
+TABLE = 64 * 2**20
+"""Numbers whose sum tells the reading speed: more than any cache holds."""
+
+
+class Stream:
+    """Some streams that read on, token by token."""
+
+    def __init__(self, engine: FrozenXL, lanes: int, switch: str) -> None:
+        reach = segue.Reach(memory=MEMORY)
+        tokens = torch.randint(0, 256, (lanes, MEMORY), generator=torch.Generator().manual_seed(0))
+        self.engine, self.switch, self.token = engine, switch, tokens[:, :1]
+        _, self.memory = engine(tokens, engine.start(lanes=lanes, reach=reach))
+
+    def __call__(self) -> None:
+        os.environ[SWITCH] = self.switch
+        _, self.memory = self.engine(self.token, self.memory)
+
+
+@torch.no_grad()
+def engines(repeats: int) -> Iterator[tuple[str, str, dict[str, Times], dict[str, Any]]]:
+    """For one stream and for sixteen: what was done, the setting, the times, and how near the limit they are."""
+    config = segue.XLConfig(vocab=256, width=WIDTH, layers=LAYERS, heads=8, feedforward=INNER)
+    model, table = segue.TransformerXL(config).eval(), torch.randn(TABLE)
+    kinds = {"": model.frozen()}
+    if "fbgemm" in torch.backends.quantized.supported_engines:
+        kinds[" int8"] = model.frozen(int8=True)
+    for lanes in (1, 16):
+        works = {
+            f"{name}{kind}": Stream(engine, lanes, switch)
+            for kind, engine in kinds.items()
+            for name, switch in (("native", "1"), ("torch", "0"))
+        }
+        times = interleaved(works | {"sum": table.sum}, repeats)
+        os.environ[SWITCH] = "1"
+        speed = 4 * TABLE / times.pop("sum").median
+        notes: dict[str, Any] = {"reading GB/s": round(speed / 1e9, 1)}
+        for kind in kinds:
+            needed = bytes_of_a_token(lanes, 1 if kind else 4)
+            ours = times[f"native{kind}"]
+            notes[f"torch / native{kind}"] = round(times[f"torch{kind}"].over(ours), 2)
+            notes[f"native{kind} / limit"] = round(ours.median / (needed / speed), 2)
+        work = "one stream" if lanes == 1 else f"{lanes} streams"
+        yield f"a token, {work}", f"{LAYERS} layers of {WIDTH}, M {MEMORY}", times, notes
+
+
+def bytes_of_a_token(lanes: int, bytes_of_a_weight: int) -> int:
+    """Weights and relative keys once, keys and values of every stream."""
+    weights = LAYERS * WIDTH * (4 * WIDTH + 2 * INNER)
+    rows = LAYERS * WIDTH * (MEMORY + 1)
+    return weights * bytes_of_a_weight + 4 * rows * (1 + 2 * lanes)
+
+
+def main() -> None:
+    torch.set_num_threads(THREADS)
+    native.library()
+    print(native.why())
+    for work, setting, times, notes in engines(15):
+        told = ", ".join(f"{name} {one.median * 1e3:.2f} ms" for name, one in times.items())
+        print(f"{work}, {setting}: {told}; {', '.join(f'{key} {value}' for key, value in notes.items())}")
+
+
+if __name__ == "__main__":
+    main()
