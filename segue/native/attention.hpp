@@ -101,8 +101,10 @@ private:
     int64_t size = 0;
 };
 
-enum Use { SHARED_ROWS, SHARED_ROW_PANELS, SHARED_PARTIAL, SHARED_RANGES, KEYS_T, KEYS, VALUES, QUERIES, SCORES, GRADIENTS,
-           OUT, FACTORS, TO_KEYS, TO_VALUES, USES };
+enum Use {
+    SHARED_ROWS, SHARED_ROW_PANELS, SHARED_PARTIAL, SHARED_RANGES,
+    KEYS_T, KEYS, VALUES, QUERIES, SCORES, GRADIENTS, OUT, FACTORS, TO_KEYS, TO_VALUES, USES
+};
 
 template <class T>
 T* room(Use use, int64_t count) {
@@ -118,8 +120,8 @@ struct Tile {
 
 // A block of queries, few enough that their scores stay in the cache; and where those scores are.
 //
-// Column 0 is key `low`. Beside every row lie GUARD numbers that belong to none: whole panels may spill there, and a row
-// may be read askew.
+// Column 0 is key `low`. Beside every row lie GUARD numbers that belong to none: whole panels may spill there, and a
+// row may be read askew.
 template <class T>
 struct Block {
     static constexpr int64_t GUARD = std::max<int64_t>(2 * Numbers<T>::panel, 32);
@@ -149,13 +151,7 @@ struct Block {
     }
 };
 
-// The keys that some query of a lane and head sees, packed.
-template <class T>
-struct Packed {
-    int64_t first, last;  // keys; the first begins a panel
-    int64_t count() const { return last - first; }
-};
-
+// What all threads share: the problem, relative keys packed for products, the keys that each query sees.
 template <class T>
 struct Setting {
     const Problem& problem;

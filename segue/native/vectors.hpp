@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace segue {
 
@@ -91,16 +92,53 @@ inline void tile(int64_t rows, int64_t depth, Matrix<const T> a, const T* panel,
     }
 }
 
+// Copies to panels are made of whole vectors; a call of memcpy for each row would cost more than the copy.
+template <class T>
+inline void copy(const T* from, int64_t count, T* to) {
+    int64_t n = 0;
+    for (; n + Numbers<T>::count <= count; n += Numbers<T>::count) store(to + n, load(from + n));
+    for (; n < count; n++) to[n] = from[n];
+}
+
+// The numbers a_0 b_0 a_1 b_1 … of the lower or upper halves of two vectors.
+template <class T, std::size_t... N>
+inline void interleave(Vector<T> a, Vector<T> b, Vector<T>& low, Vector<T>& high, std::index_sequence<N...>) {
+    constexpr int count = int(Numbers<T>::count);
+    low = __builtin_shufflevector(a, b, int(N / 2 + (N % 2) * count)...);
+    high = __builtin_shufflevector(a, b, int(N / 2 + (N % 2) * count + count / 2)...);
+}
+
+// A square of as many rows as a vector has numbers: interleaving the halves log2 times transposes it.
+template <class T>
+inline void transpose(const T* from, int64_t stride, T* to, int64_t to_stride) {
+    constexpr int count = int(Numbers<T>::count);
+    Vector<T> rows[count], mixed[count];
+    for (int row = 0; row < count; row++) rows[row] = load(from + row * stride);
+    for (int half = 1; half < count; half *= 2) {
+        for (int row = 0; row < count / 2; row++)
+            interleave<T>(rows[row], rows[row + count / 2], mixed[2 * row], mixed[2 * row + 1],
+                          std::make_index_sequence<count>());
+        for (int row = 0; row < count; row++) rows[row] = mixed[row];
+    }
+    for (int row = 0; row < count; row++) store(to + row * to_stride, rows[row]);
+}
+
 // Panels of B^T: from rows (count, width), `stride` apart, panel after panel of (width, panel) numbers. The last is
 // filled up with zeros.
 template <class T>
 void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
-    constexpr int64_t panel = Numbers<T>::panel;
+    constexpr int64_t panel = Numbers<T>::panel, wide = Numbers<T>::count;
     for (int64_t first = 0; first < count; first += panel, to += panel * width) {
         const int64_t here = count - first < panel ? count - first : panel;
         if (here < panel) std::memset(to, 0, sizeof(T) * panel * width);
-        for (int64_t row = 0; row < here; row++)
-            for (int64_t d = 0; d < width; d++) to[d * panel + row] = from[(first + row) * stride + d];
+        for (int64_t low = 0; low < here; low += wide) {
+            const T* rows = from + (first + low) * stride;
+            int64_t d = 0;
+            if (low + wide <= here)
+                for (; d + wide <= width; d += wide) transpose<T>(rows + d, stride, to + d * panel + low, panel);
+            for (int64_t row = 0; row < wide && low + row < here; row++)
+                for (int64_t rest = d; rest < width; rest++) to[rest * panel + low + row] = rows[row * stride + rest];
+        }
     }
 }
 
@@ -108,11 +146,14 @@ void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t width
 template <class T>
 void pack(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
     constexpr int64_t panel = Numbers<T>::panel;
-    for (int64_t first = 0; first < width; first += panel, to += panel * count) {
-        const int64_t here = width - first < panel ? width - first : panel;
-        if (here < panel) std::memset(to, 0, sizeof(T) * panel * count);
-        for (int64_t row = 0; row < count; row++)
-            std::memcpy(to + row * panel, from + row * stride + first, sizeof(T) * here);
+    const int64_t whole = width / panel;
+    if (width % panel) std::memset(to + whole * panel * count, 0, sizeof(T) * panel * count);
+    for (int64_t row = 0; row < count; row++) {
+        const T* source = from + row * stride;
+        for (int64_t number = 0; number < whole; number++)
+            for (int64_t n = 0; n < panel; n += Numbers<T>::count)
+                store(to + (number * count + row) * panel + n, load(source + number * panel + n));
+        copy(source + whole * panel, width % panel, to + (whole * count + row) * panel);
     }
 }
 

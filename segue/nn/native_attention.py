@@ -2,13 +2,17 @@
 
 - The backward pass keeps the inputs, the result and the log of each row's sum; it computes scores again.
 - Every number is one chain of multiply-adds in a fixed order. So a row's result is the same to the last bit whatever
-  the number of threads, the lanes beside it, or where a segment was cut, as long as it sees the same keys.
+  the number of threads, the lanes beside it, or where a segment was cut, as long as it sees the same keys. Very short
+  segments are the exception, which torch reads faster; `invariant` asks for the same bits there too.
 - Dropout draws come from a counter-based generator; its seed is a draw from torch's.
 
 Letters: B lanes, T queries, S keys, H heads, D head width, R rows of relative keys.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +25,9 @@ from segue.nn.positions import RelativeKeys
 
 FAR = 2**40
 """Farther than any key."""
+
+FEWEST_QUERIES = 8
+"""Without gradients, fewer queries than these are faster by torch, which reads the keys where they lie."""
 
 CALLS = {torch.float32: "segue_attention_float", torch.float64: "segue_attention_double"}
 
@@ -41,6 +48,19 @@ class _Problem(ctypes.Structure):
         *((name, ctypes.c_int64 * (2 if name == "row_strides" else 3)) for name in STRIDES),
         *((name, ctypes.c_void_p) for name in (*INPUTS, *OUTPUTS, *BIASES)),
     )
+
+
+_INVARIANT = ContextVar("invariant", default=False)
+
+
+@contextmanager
+def invariant() -> Iterator[None]:
+    """Compute all attention here, of few queries too: then its bits do not depend on threads, lanes or cuts."""
+    token = _INVARIANT.set(True)
+    try:
+        yield
+    finally:
+        _INVARIANT.reset(token)
 
 
 class Dropped(NamedTuple):
@@ -64,6 +84,8 @@ def runs(query: Tensor, keys_values: Tensor, relative: RelativeKeys | None, mask
     if query.device.type != "cpu" or mask.pattern is not None or mask.global_tokens or not mask.size:
         return False
     if query.dtype not in CALLS or any(type(one) is not Tensor or one.dtype != query.dtype for one in given):
+        return False
+    if mask.size < FEWEST_QUERIES and not (torch.is_grad_enabled() or _INVARIANT.get()):
         return False
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return False

@@ -250,6 +250,17 @@ def test_dropping_does_not_leave_native_code(span: int | None, monkeypatch: pyte
     gather(query, keys_values, None, AttentionMask(3, 6, span), 0.5, Dropout(0.2))
 
 
+def test_reading_can_ask_for_the_same_bits_in_short_segments_too() -> None:
+    torch.manual_seed(0)
+    query, keys_values = torch.randn(20, 2, 2, 8), torch.randn(2, 50, 2, 2, 8)
+    with torch.no_grad(), native_attention.invariant():
+        whole = gather(query, keys_values, None, AttentionMask(30, 20, 25), 0.3)
+        for place in range(20):
+            near = keys_values[:, place + 5 : place + 31]
+            one = gather(query[place : place + 1], near, None, AttentionMask(25, 1, 25), 0.3)
+            assert torch.equal(one, whole[place : place + 1])
+
+
 @pytest.mark.parametrize("changed", [torch.bfloat16, "switched off"])
 def test_what_it_cannot_do_goes_another_way(changed: object, monkeypatch: pytest.MonkeyPatch) -> None:
     query, keys_values = torch.randn(6, 2, 2, 4), torch.randn(2, 9, 2, 2, 4)
