@@ -68,7 +68,14 @@ def test_an_encoder_comes_back_as_it_was(head: HeadConfig | None, tmp_path: Path
 def test_info_tells_what_an_encoder_is(tmp_path: Path) -> None:
     small_encoder(tmp_path, HEADS[3]).save(tmp_path / "model")
     facts = _bundle(tmp_path / "model")
-    assert facts["head"] == {"task": "text", "labels": ["no", "yes"], "pairs": True, "next_sentence": False}
+    head = {
+        "task": "text",
+        "labels": ["no", "yes"],
+        "pairs": True,
+        "next_sentence": False,
+        "no_answer": False,
+    }
+    assert facts["head"] == head
     assert (facts["tokenizer"], facts["reading"]["pooling"]) == ("15 symbols", "mean")
 
 
@@ -103,6 +110,7 @@ def test_other_commands_say_that_it_is_an_small_encoder(tmp_path: Path) -> None:
             "lacks the tensor head",
         ),
         ("head", {"task": "poetry"}, "task should be"),
+        ("head", {"task": "masked", "no_answer": True}, "no_answer belongs to the task span"),
         ("reading", {"max_length": 10}, "max_length 10 is more than the encoder's 9 positions"),
         ("reading", {"max_length": 2}, "greater than or equal to 5"),
         ("reading", {"pooling": "max"}, "pooling should be"),

@@ -64,11 +64,12 @@ class LabelledSource:
     @property
     def notes(self) -> list[str]:
         """What a user should know of the training texts."""
-        cut = sum(one.pieces.truncated for one in self.train)
-        how = "are read in windows" if self.recipe.task.task in ("tags", "span") else "are cut"
-        return (
-            [f"{cut:,} texts have more than {self.recipe.reading.max_length} tokens and {how}"] if cut else []
-        )
+        cut, longest = sum(one.pieces.truncated for one in self.train), self.recipe.reading.max_length
+        if not cut:
+            return []
+        if self.recipe.task.task in ("tags", "span"):
+            return [f"texts of more than {longest} tokens are read in {cut:,} overlapping windows"]
+        return [f"{cut:,} texts have more than {longest} tokens and are cut"]
 
     def metadata(self) -> dict[str, Any]:
         tokens = sum(len(one.pieces.ids) for one in self.train)
