@@ -42,9 +42,9 @@ def evaluate_examples(
     if picture is not None:
         if not labels:
             raise InputError("--picture draws the confusion matrix of labels, and this encoder has none")
-        from segue.lab.drawing import check_matplotlib
+        from segue.lab.confusion_matrix import check_picture
 
-        check_matplotlib()
+        check_picture(picture)
     examples = open_examples(data_of(run, data)).examples(split)
     with Progress("examples") as progress:
         scores = judge_examples(encoder, examples, progress.update)

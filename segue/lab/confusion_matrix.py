@@ -6,17 +6,22 @@ from pathlib import Path
 
 from segue.errors import InputError
 from segue.files import write_atomically
-from segue.lab.drawing import canvas, style
+from segue.lab.drawing import canvas, check_matplotlib, style
 
 KINDS = (".png", ".svg", ".pdf")
 MOST_NUMBERS = 12
 """Labels up to which the counts are written into the cells."""
 
 
-def draw_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: Path) -> None:
-    """Write the counts, a row for each right label; colours are shares of their row."""
+def check_picture(path: Path) -> None:
+    """Refuse what cannot be drawn: before anything is computed."""
+    check_matplotlib()
     if path.suffix not in KINDS:
         raise InputError(f"a picture is a file that ends in {', '.join(KINDS)}; found {path.name}")
+
+
+def draw_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: Path) -> None:
+    """Write the counts, a row for each right label; colours are shares of their row."""
     size = min(12.0, 2.5 + 0.45 * len(labels))
     with style():
         figure, (axis,) = canvas(width=size, height=size)

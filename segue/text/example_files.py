@@ -99,7 +99,7 @@ def _from_tabs(
     for name, line in lines:
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) != size:
-            expected = "its first line has" if columns else f"{' and '.join(wanted)} make"
+            expected = "its first line has" if columns else f"{', '.join(wanted)} make"
             more = " (a pair needs both of its texts)" if task == "pairs" and len(fields) == 2 else ""
             raise SourceError(
                 f"{name} has {len(fields)} column{'s'[: len(fields) > 1]}; {expected} {size}, "

@@ -98,6 +98,8 @@ def test_classify(tmp_path: Path) -> None:
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
     assert "macro-F1" in shown
     assert "without" in shown
+    wrong = ("eval", folder, "--split", "valid", "--picture", tmp_path / "confusion.gif")
+    assert "a picture is a file that ends in .png" in refused(*wrong)
     given = "the animal .\nthe street .\n"
     assert [line.split("\t")[0] for line in done("classify", folder, given=given).splitlines()] == [
         "with",
