@@ -201,7 +201,7 @@ def page(results: dict[str, Any]) -> str:
             "given. Files, splits and the choice of checkpoints: [encoder_tasks.py](../../bench/encoder_tasks.py); the",
             "baselines: [encoder_baselines.py](../../bench/encoder_baselines.py). As numbers:",
             "[encoder.json](encoder.json). Every row is one seed.",
-            f"Machine: {about['processor']}, {about['cores']} cores.",
+            f"Machine: {about['processor']}, {about['cores']} cores. {results.get('note', '')}".rstrip(),
             "",
             *tables,
         ]
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the presets' steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--note", help="a sentence for the page, such as what else the machine was doing")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.threads:
@@ -228,6 +229,8 @@ def main() -> None:
     path = options.output / "encoder.json"
     results = json.loads(path.read_text()) if path.is_file() else {"tasks": {}}
     results["environment"] = {**environment(), "processor": processor(), "cores": os.cpu_count()}
+    if options.note is not None:
+        results["note"] = options.note
     for name, title, row in measure(options):
         results["tasks"].setdefault(name, {})[title] = row
         print(f"{name}: {title}: {json.dumps(row)}", flush=True)
