@@ -81,13 +81,14 @@ def check_head(encoder: TextEncoder, task: str) -> tuple[str, ...]:
 
 
 def check_inputs(encoder: TextEncoder, texts: Sequence[Text]) -> None:
-    """Refuse single texts where the head was trained on pairs, pairs where it was not, and empty ones."""
+    """Refuse single texts where the head was trained on pairs, and empty ones. (Foreign heads do not say it.)"""
     head = encoder.model.task
     assert head is not None
     for number, text in enumerate(texts, start=1):
-        if isinstance(text, tuple) != head.pairs:
-            wanted = "pairs of texts" if head.pairs else "single texts"
-            raise InputError(f"text {number:,}: this encoder was trained on {wanted}")
+        if head.pairs and not isinstance(text, tuple):
+            raise InputError(
+                f"text {number:,} has no other to go with it: this encoder was trained on pairs of texts"
+            )
         for part in text if isinstance(text, tuple) else (text,):
             if not part.strip():
                 raise InputError(f"text {number:,} is empty")

@@ -202,8 +202,10 @@ def test_what_does_not_fit_the_head_is_one_line(folder: Path) -> None:
         (lambda: spans.classify("the"), "a head for the task 'span'; use segue answer"),
         (lambda: small_encoder(folder).classify("the"), "has no head for a task; fine-tune it"),
         (lambda: labels.classify(["the", " "]), "text 2 is empty"),
-        (lambda: labels.classify("the", "the"), "text 1: this encoder was trained on single texts"),
-        (lambda: pairs.classify("the"), "text 1: this encoder was trained on pairs of texts"),
+        (
+            lambda: pairs.classify("the"),
+            "text 1 has no other to go with it: this encoder was trained on pairs",
+        ),
         (lambda: tags.tag(["the animal"]), "should be a list of words"),  # type: ignore[list-item]
         (lambda: tags.tag([["the"], []]), "sentence 2 has no words"),
         (lambda: spans.answer("", "the"), "question 1 or its context is empty"),
