@@ -25,6 +25,8 @@ from segue.text.parsing import parse_json
 
 LAYOUTS: Mapping[str, ModuleType] = {"reference": reference, "huggingface": huggingface}
 
+INDEX = "model.safetensors.index.json"
+
 HOW_TO_SAVE = (
     "where it was trained, run `safetensors.torch.save_file(model.state_dict(), 'model.safetensors')` "
     "and import that file with its config"
@@ -108,11 +110,28 @@ def folder_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of a folder as Hugging Face saves it: safetensors, or a .bin of which tensors alone are read."""
     if (folder / "model.safetensors").exists():
         return load_safetensors(folder / "model.safetensors")[0]
+    if (folder / INDEX).exists():
+        return _sharded(folder)
     if (folder / "pytorch_model.bin").exists():
         return load_tensors_only(folder / "pytorch_model.bin")
     pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
     hint = f"; {pickled[0]} is a pickle, which is never opened: {HOW_TO_SAVE}" if pickled else ""
     raise SourceError(f"{folder} has neither model.safetensors nor pytorch_model.bin{hint}")
+
+
+def _sharded(folder: Path) -> dict[str, Tensor]:
+    """The weights of large models, which Hugging Face saves in several files with an index."""
+    homes = read_config(folder / INDEX).get("weight_map")
+    if not isinstance(homes, dict) or any(
+        not isinstance(name, str) or Path(name).name != name for name in homes.values()
+    ):
+        raise SourceError(f"{folder / INDEX} should have a weight_map from tensors to files beside it")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(homes.values())):
+        weights |= load_safetensors(folder / name)[0]
+    if missing := homes.keys() - weights.keys():
+        raise SourceError(f"{folder / INDEX} names {min(missing)}, which none of its files has")
+    return weights
 
 
 def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

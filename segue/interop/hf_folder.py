@@ -22,6 +22,7 @@ from segue.interop.hf_tokenizer import (
     write_language_tokenizer,
     write_translator_tokenizer,
 )
+from segue.interop.vocabulary import read_vocabulary
 from segue.nn.deferred import blank
 from segue.nn.fit import check_fit, check_size, too_large
 from segue.nn.models import build_language_model, build_translator
@@ -52,14 +53,23 @@ def export_hf(model: Bundle | Translator | TextEncoder, target: Path) -> list[st
         return _describe_language_model(model, folder)
 
 
-def import_hf(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Bundle | Translator:
-    """The language model or translator of such a folder."""
+def import_hf(
+    folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, vocab: Path | None = None
+) -> Bundle | Translator:
+    """The language model or translator of such a folder; `vocab` replaces a language model's tokenizer."""
     if config["model_type"] == TRANSLATOR:
+        if vocab is not None:
+            raise SourceError(
+                f"the tokenizers of a translator are in its folder; leave out the vocabulary {vocab}"
+            )
         return _import_translator(folder, config, weights)
     content = _content(BundleConfig, config)
     model = _built(content.model, build_language_model, weights, folder)
-    named = (folder / FILE).is_file()
-    tokenizer = read_tokenizer(folder, content.model.vocab) if named else None
+    size, tokenizer = content.model.vocab, None
+    if vocab is not None:
+        tokenizer = read_vocabulary(vocab, size)
+    elif (folder / FILE).is_file():
+        tokenizer = read_tokenizer(folder, size)
     return Bundle(model.eval(), content.reading, tokenizer)
 
 

@@ -24,7 +24,8 @@ def import_model(
         return import_bundle(source, config=config, vocab=vocab)
     checkpoint = read_source(source, config)
     if kind in (LANGUAGE, TRANSLATOR):
-        return import_hf(path.parent, checkpoint.config, checkpoint.weights)
+        folder = source if source.is_dir() else source.parent
+        return import_hf(folder, checkpoint.config, checkpoint.weights, vocab=vocab)
     if kind == KIND:
         return load_torch_transformer(path.parent, checkpoint.weights, checkpoint.config)
     return load_marian(path.parent, checkpoint.weights, checkpoint.config)

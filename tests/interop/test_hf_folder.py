@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_models import HEADS, LANGUAGE, TRANSLATION, WORDS, language_bundle, translator
+from hf_models import HEADS, LANGUAGE, TRANSLATION, WORDS, language_bundle, shaken, translator
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 from encoders import RECORDED, small_encoder
 from segue.checkpoint import Bundle, TextEncoder, Translator, load
 from segue.cli import app
-from segue.config import EncoderReading, HeadConfig
+from segue.config import EncoderReading, HeadConfig, XLConfig
 from segue.errors import ConfigError, InputError, SourceError
 from segue.interop.bert import build_encoder
 from segue.interop.bert_export import architecture, bert_config, bert_weights
 from segue.interop.encoders import import_encoder
+from segue.interop.files import export_bundle
 from segue.interop.hf_folder import export_hf
 from segue.interop.hf_tokenizer import (
     read_tokenizer,
@@ -31,6 +32,7 @@ from segue.interop.hf_tokenizer import (
     write_translator_tokenizer,
 )
 from segue.interop.importing import import_model
+from segue.nn.xl import TransformerXL
 from segue.text.learn import train_bpe
 from segue.text.tokenizer import ByteTokenizer, Tokenizer, character_tokenizer, digest, word_tokenizer
 
@@ -165,6 +167,18 @@ def test_the_commands_and_what_they_say(tmp_path: Path) -> None:
     assert "head: none" in ran.output
 
 
+@pytest.mark.parametrize("layout", ["reference", "huggingface"])
+def test_a_config_without_a_type_is_no_bert(layout: str, tmp_path: Path) -> None:
+    """The authors' config names no model_type: it once went the way of encoders."""
+    bundle = Bundle(
+        shaken(TransformerXL(XLConfig(vocab=256, width=16, heads=2, layers=2))), language_bundle("xl").reading
+    )
+    export_bundle(bundle, tmp_path / layout, layout)
+    ran = CliRunner().invoke(app, ["import", str(tmp_path / layout), "-o", str(tmp_path / "back")])
+    assert ran.exit_code == 0, ran.output
+    same_weights(bundle.model, load(tmp_path / "back").model)
+
+
 def changed(folder: Path, **changes: Any) -> None:
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | changes))
@@ -196,6 +210,42 @@ def test_folders_that_contradict_themselves_are_named(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(SourceError, match="is not a safetensors file"):
         import_model(folder)
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    bundle, folder = language_bundle("xl"), tmp_path / "hf"
+    export_hf(bundle, folder)
+    weights = load_file(folder / "model.safetensors")
+    homes = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(weights)}
+    for shard in set(homes.values()):
+        save_file({name: one for name, one in weights.items() if homes[name] == shard}, folder / shard)
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": homes}))
+    same_weights(bundle.model, import_model(folder).model)
+    index.write_text(json.dumps({"weight_map": homes | {"model.x": "model-0.safetensors"}}))
+    with pytest.raises(SourceError, match="names model.x, which none of its files has"):
+        import_model(folder)
+    index.write_text(json.dumps({"weight_map": {"model.x": "../elsewhere"}}))
+    with pytest.raises(SourceError, match="should have a weight_map from tensors to files beside it"):
+        import_model(folder)
+    index.write_text(json.dumps({"weight_map": homes | {"model.x": "model-2.safetensors"}}))
+    with pytest.raises(SourceError, match=r"model-2.safetensors is not a file"):
+        import_model(folder)
+
+
+def test_a_vocabulary_replaces_the_tokenizer(tmp_path: Path) -> None:
+    export_hf(language_bundle("xl"), tmp_path / "hf")
+    (tmp_path / "words.txt").write_text("\n".join(f"w{number}" for number in range(256)))
+    named = import_model(tmp_path / "hf", vocab=tmp_path / "words.txt")
+    assert isinstance(named, Bundle) and named.tokenizer is not None  # noqa: PT018
+    assert list(named.tokenizer.encode(b"w7 w9")) == [7, 9]
+    (tmp_path / "hf" / "tokenizer.json").unlink()
+    bare = import_model(tmp_path / "hf")
+    assert isinstance(bare, Bundle) and bare.tokenizer is None  # noqa: PT018
+    export_hf(translator("one vocabulary"), tmp_path / "tr")
+    with pytest.raises(SourceError, match="are in its folder; leave out the vocabulary"):
+        import_model(tmp_path / "tr", vocab=tmp_path / "words.txt")
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
