@@ -15,7 +15,7 @@ from segue.config import LayersConfig
 from segue.errors import InputError
 from segue.nn import native_attention
 from segue.nn.blockwise import attend, attend_part, merged, query_blocks
-from segue.nn.dropout import Dropout
+from segue.nn.dropout import GRAINS, Dropout
 from segue.nn.kv_memory import KVSlots
 from segue.nn.mask import AttentionMask
 from segue.nn.pinned import attend_pinned
@@ -96,10 +96,10 @@ def gather(
         return textbook(query, keys_values, relative, mask, scale)
     dropping = dropout is not None and dropout.training and dropout.p > 0
     if dropout is not None and dropping and not casting(query) and mask.pinned is None:
-        turned_query, turned_keys, known = without_rotation(query, keys_values, relative)
-        if native_attention.runs(turned_query, turned_keys, known, mask):
+        asking, asked, known = without_rotation(query, keys_values, relative)
+        if round(dropout.p * GRAINS) < GRAINS and native_attention.runs(asking, asked, known, mask):
             drawn = native_attention.drawn(dropout.p)
-            return native_attention.attend(turned_query, turned_keys, known, mask, scale, drawn)[0]
+            return native_attention.attend(asking, asked, known, mask, scale, drawn)[0]
     if mask.global_tokens or (mask.window is not None and dropping):
         assert not isinstance(relative, Rotation)
         return textbook_in_windows(query, keys_values, relative, mask, scale, dropout)

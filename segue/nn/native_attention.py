@@ -165,6 +165,14 @@ def _problem(given: list[Tensor | None], mask: AttentionMask, scale: float, drop
     assert query is not None
     assert keys_values is not None
     (queries, lanes, heads, width), (key, value) = query.shape, keys_values
+    # Native code believes what it is told: a wrong shape would read beyond the tensors.
+    assert queries == mask.size
+    assert keys_values.shape == (2, mask.keys, lanes, heads, width)
+    assert mask.documents is None or (mask.causal and mask.documents.shape == (lanes, mask.keys))
+    assert mask.padding is None or mask.padding.shape == (lanes, 1, queries, mask.keys)
+    assert rows is None or (rows.size(1) == heads and rows.size(2) in (0, width))
+    assert row_bias is None or rows is None or row_bias.shape == rows.shape[:2]
+    assert all(one is None or one.shape == (heads, width) for one in (u, v))
     inputs = {"query": query, "key": key, "value": value, "row": rows}
     inputs |= {"content_bias": None if u is None else u.contiguous()}
     inputs |= {"position_bias": None if v is None else v.contiguous()}
