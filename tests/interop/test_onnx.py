@@ -319,6 +319,13 @@ def test_weights_beyond_two_gibibytes_are_refused(tmp_path: Path, monkeypatch: p
         export_onnx(language_bundle(XLConfig(**LAYERS), Reach(memory=4)), tmp_path / "out")
 
 
+def test_without_the_library_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(SourceError, match=r"needs the onnx package: pip install 'segue-lm\[onnx\]'"):
+        export_onnx(language_bundle(XLConfig(**LAYERS), Reach(memory=4)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_exports_whatever_a_bundle_is_for(tmp_path: Path) -> None:
     bundles = {
         "language": language_bundle(XLConfig(**LAYERS), Reach(memory=4)),
