@@ -1,13 +1,16 @@
 """Engines for reading beside each other and the machine: steps of torch and native ones, float32 and 8-bit weights.
 
-    python bench/engines.py         # part of `make bench`; needs no peers
+    python bench/engines.py                 # part of `make bench`; needs no peers
+    python bench/engines.py --processor     # one thread, processor time: for a busy machine
 
 The limit is the time that reading a token's bytes takes: weights and relative keys once, keys and values of every
 stream. Reading speed is measured in the same turns.
 """
 
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,10 +30,9 @@ class Stream:
     """Some streams that read on, token by token."""
 
     def __init__(self, engine: FrozenXL, lanes: int, switch: str) -> None:
-        reach = segue.Reach(memory=MEMORY)
-        tokens = torch.randint(0, 256, (lanes, MEMORY), generator=torch.Generator().manual_seed(0))
-        self.engine, self.switch, self.token = engine, switch, tokens[:, :1]
-        _, self.memory = engine(tokens, engine.start(lanes=lanes, reach=reach))
+        self.engine, self.switch = engine, switch
+        self.token = torch.zeros(lanes, 1, dtype=torch.int64)
+        self.memory = engine.start(lanes=lanes, reach=segue.Reach(memory=MEMORY, initial="zeros"))
 
     def __call__(self) -> None:
         os.environ[SWITCH] = self.switch
@@ -38,7 +40,9 @@ class Stream:
 
 
 @torch.no_grad()
-def engines(repeats: int) -> Iterator[tuple[str, str, dict[str, Times], dict[str, Any]]]:
+def engines(
+    repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[tuple[str, str, dict[str, Times], dict[str, Any]]]:
     """For one stream and for sixteen: what was done, the setting, the times, and how near the limit they are."""
     config = segue.XLConfig(vocab=256, width=WIDTH, layers=LAYERS, heads=8, feedforward=INNER)
     model, table = segue.TransformerXL(config).eval(), torch.randn(TABLE)
@@ -51,7 +55,7 @@ def engines(repeats: int) -> Iterator[tuple[str, str, dict[str, Times], dict[str
             for kind, engine in kinds.items()
             for name, switch in (("native", "1"), ("torch", "0"))
         }
-        times = interleaved(works | {"sum": table.sum}, repeats)
+        times = interleaved(works | {"sum": table.sum}, repeats, clock)
         os.environ[SWITCH] = "1"
         speed = 4 * TABLE / times.pop("sum").median
         notes: dict[str, Any] = {"reading GB/s": round(speed / 1e9, 1)}
@@ -72,10 +76,11 @@ def bytes_of_a_token(lanes: int, bytes_of_a_weight: int) -> int:
 
 
 def main() -> None:
-    torch.set_num_threads(THREADS)
+    alone = "--processor" in sys.argv
+    torch.set_num_threads(1 if alone else THREADS)
     native.library()
     print(native.why())
-    for work, setting, times, notes in engines(15):
+    for work, setting, times, notes in engines(15, time.thread_time if alone else time.perf_counter):
         told = ", ".join(f"{name} {one.median * 1e3:.2f} ms" for name, one in times.items())
         print(f"{work}, {setting}: {told}; {', '.join(f'{key} {value}' for key, value in notes.items())}")
 
