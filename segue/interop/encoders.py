@@ -12,7 +12,6 @@ from segue.files import present
 from segue.interop.bert import build_encoder
 from segue.interop.ctranslate2 import is_ctranslate2
 from segue.interop.files import folder_weights
-from segue.interop.hf_folder import LANGUAGE, TRANSLATOR
 from segue.interop.onnx_weights import read_onnx
 from segue.interop.tensorflow import is_checkpoint
 from segue.text.parsing import parse_json, read_object
@@ -20,7 +19,7 @@ from segue.text.wordpiece import WordPiece, read_wordpiece
 
 MODULES = "modules.json"
 ONNX_FILES = ("model.onnx", "onnx/model.onnx")
-READ_ON = ("transfo-xl", "marian", "torch-transformer", LANGUAGE, TRANSLATOR)
+READ_ON = ("transfo-xl", "marian", "torch-transformer", "segue", "segue_seq2seq")
 """Values of `model_type` that are no encoder's."""
 POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 """How sentence-transformers names what we call a pooling; other kinds are refused."""
