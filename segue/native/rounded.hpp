@@ -19,12 +19,19 @@ struct RoundedInputs {
         const float per_step = 1 / step;
         for (int64_t b = 0; b < lanes; b++) {
             float most = 1e-30f;
-            for (int64_t i = 0; i < size; i++) most = std::max(most, std::abs(inputs[i * places + b]));
-            largest[b] = most;
+            bool finite = true;  // what is not a number stays none, and is never turned into an integer
+            for (int64_t i = 0; i < size; i++) {
+                const float one = std::abs(inputs[i * places + b]);
+                finite &= one <= std::numeric_limits<float>::max();
+                most = std::max(most, one);
+            }
+            largest[b] = finite ? most : std::numeric_limits<float>::quiet_NaN();
         }
         for (int64_t i = 0; i < size; i++)
-            for (int64_t b = 0; b < lanes; b++)
-                steps[b * size + i] = int16_t(int32_t(std::rint(inputs[i * places + b] / largest[b] * per_step)));
+            for (int64_t b = 0; b < lanes; b++) {
+                const float share = inputs[i * places + b] / largest[b];
+                steps[b * size + i] = share == share ? int16_t(int32_t(std::rint(share * per_step))) : 0;
+            }
     }
 };
 

@@ -87,6 +87,7 @@ class NativeSteps:
         """
         library, hidden = native.library(), hidden.clone(memory_format=torch.contiguous_format)
         assert library is not None
+        assert memory.dtype == hidden.dtype
         turning = relative[0] if isinstance(relative[0], Rotation) else None
         cosines, sines = (
             (None, None) if turning is None else (turning.cosines.contiguous(), turning.sines.contiguous())
@@ -197,6 +198,7 @@ def _lanes(memory: KVMemory) -> Any:
     most, number, held = memory.reach.span or memory.size + 1, 0, memory.lengths.tolist()
     for part in memory.parts:
         storage = part.buffer.storage
+        assert storage.dtype == memory.dtype and storage.is_contiguous()
         layer, half, lane, head, _, _ = storage.stride()
         first, step = storage.data_ptr(), lane * storage.element_size()
         for place in range(part.lanes.start, part.lanes.stop):

@@ -24,7 +24,9 @@ def has_compiler() -> bool:
     return next(build._compilers(), None) is not None
 
 
-needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    not (has_compiler() and native.enabled()), reason="no C++ compiler, or SEGUE_NATIVE=0"
+)
 
 
 @pytest.fixture
@@ -149,6 +151,7 @@ def test_there_is_one_openmp_runtime_and_it_is_torchs() -> None:
 def test_without_a_compiler_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_reason", ""), ("_library", None)):
         monkeypatch.setattr(native, name, value)
+    monkeypatch.delenv("SEGUE_NATIVE", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     wanted = "torch (no C++ compiler was found; install g++, or name one in CXX)"
@@ -169,6 +172,7 @@ def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_looking_at_what_would_run_builds_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_reason", "")
     monkeypatch.setattr(native, "_library", None)
+    monkeypatch.delenv("SEGUE_NATIVE", raising=False)
     assert ("will be built on first use" if has_compiler() else "no C++ compiler") in native.why()
     assert not list(cache.glob("*.so"))
 

@@ -167,6 +167,26 @@ def test_large_and_vanishing_scores_are_those_of_softmax() -> None:
     assert_close(found, other(some_tokens(2, 1), memory)[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_in_one_lane_stays_there(value: float, int8: bool) -> None:
+    """As in torch: that lane's outputs are no numbers, and the other lanes' are what they were."""
+    if int8 and "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("no fbgemm here")
+    model = build(shape(heads=2, head_width=16, width=16)).float()
+    engine = model.frozen(int8=int8)
+    memory = engine.start(lanes=3, reach=Reach(memory=4))
+    tokens = torch.tensor([[1], [2], [3]])
+    wanted, _ = engine(tokens, memory)
+    with torch.no_grad():
+        model.vocabulary.tables[0][2] = value
+    engine = model.frozen(int8=int8)
+    found, _ = engine(tokens, engine.start(lanes=3, reach=Reach(memory=4)))
+    assert engine._native is not None
+    assert torch.isnan(found[1]).all()
+    assert torch.equal(found[[0, 2]], wanted[[0, 2]])
+
+
 @pytest.mark.skipif("SEGUE_NATIVE_FLAGS" in os.environ, reason="sanitizers slow it down")
 def test_what_native_code_cannot_read_is_read_by_torch() -> None:
     for config in (shape(pattern="strided", stride=3), shape()):
