@@ -264,6 +264,15 @@ def test_a_seeded_run_has_the_losses_of_torch(monkeypatch: pytest.MonkeyPatch) -
     assert_close(fast, losses(), rtol=1e-11, atol=0)
 
 
+def test_a_restored_generator_drops_the_same() -> None:
+    query, keys_values, mask = random(9, 2, 2, 4), random(2, 12, 2, 2, 4), AttentionMask(3, 9)
+    before = torch.get_rng_state()
+    first, second = (gather(query, keys_values, None, mask, 0.5, Dropout(0.3)) for _ in range(2))
+    torch.set_rng_state(before)
+    assert torch.equal(first, gather(query, keys_values, None, mask, 0.5, Dropout(0.3)))
+    assert not torch.equal(first, second)
+
+
 @pytest.mark.parametrize("span", [None, 4])
 def test_dropping_does_not_leave_native_code(span: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Tensor:
