@@ -6,21 +6,24 @@ and earlier tokens are visible only through memory. Letters: B lanes, T tokens.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from segue.config import LanguageConfig, Reach, RecurrentConfig, XLConfig
+from segue.config import LanguageConfig, Reach, RecurrentConfig, UniversalConfig, XLConfig
 from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.published import published, source
 from segue.lab.statistics import always_lower, mean, plus_minus
 from segue.lab.train_loop import optimize, short_schedule
+from segue.nn.halting import ponder_cost
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
+from segue.nn.universal import UniversalTransformer
 from segue.text.tasks import SIZED
 
 VOCAB, WIDTH, LANES, SEGMENT = 128, 64, 64, 8
@@ -46,6 +49,12 @@ def _transformer(encoding: str, *, memory: bool) -> ModelSetup:
     return ModelSetup(XLConfig.model_validate(shape), SEGMENT if memory else 0, LONGEST_TEXT if memory else 0)
 
 
+def _universal(**settings: object) -> ModelSetup:
+    """One block of about as many parameters as the other models' two layers."""
+    shape = {"vocab": VOCAB, "width": 88, "heads": 4, "feedforward": 352, **settings}
+    return ModelSetup(UniversalConfig.model_validate(shape), 0, 0)
+
+
 MODELS: dict[str, ModelSetup] = {
     "sinusoidal": _transformer("sinusoidal", memory=False),
     "learned": _transformer("learned", memory=False),
@@ -53,8 +62,13 @@ MODELS: dict[str, ModelSetup] = {
     "sinusoidal, memory": _transformer("sinusoidal", memory=True),
     "learned, memory": _transformer("learned", memory=True),
     "relative, memory": _transformer("xl", memory=True),
+    "universal": _universal(steps=4),
+    "universal, halting": _universal(steps=8, halting="act"),
     "LSTM": ModelSetup(RecurrentConfig(vocab=VOCAB, width=80, layers=2), 0, 1),
 }
+UNIVERSAL = ("universal", "universal, halting")
+PONDER = 0.001
+"""The weight of the ponder cost, where tokens halt."""
 
 SHARES = ("whole", "symbols")
 """Accuracy by whole answers, and by symbols."""
@@ -120,8 +134,8 @@ def _trained(
     def loss(_step: int) -> Tensor:
         texts = [question(draw, task, draw.randint(1, TRAINED_LENGTH)) for _ in range(LANES)]
         tokens, targets, answers, lengths = padded_batch(texts)
-        hidden = read(setup, model, tokens, lengths)
-        return model.nats(hidden[answers], targets[answers]).mean()
+        hidden, ponder = read(setup, model, tokens, lengths)
+        return model.nats(hidden[answers], targets[answers]).mean() + PONDER * ponder
 
     optimize(model, short_schedule(steps, 1e-2), loss, label=label, report=setting.report)
     return model.eval()
@@ -143,15 +157,20 @@ def padded_batch(texts: Sequence[tuple[bytes, bytes]]) -> tuple[Tensor, Tensor, 
     return tokens[:, :-1], tokens[:, 1:], answers, lengths
 
 
-def read(setup: ModelSetup, model: LanguageModel, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """(B, T, C) Hidden states of a batch of texts, read in segments if the setup says so."""
+def read(
+    setup: ModelSetup, model: LanguageModel, tokens: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor | float]:
+    """(B, T, C) Hidden states of a batch of texts, read in segments if the setup says so; and their ponder cost."""
     memory = model.start(lanes=len(tokens), reach=Reach(memory=setup.memory))
+    if isinstance(model, UniversalTransformer) and model.config.halts:
+        states, _, pondering = model.pondered(tokens, memory, lengths=lengths)
+        return states, ponder_cost(pondering)
     hidden = []
     for begin, piece in _pieces(tokens, setup.segment or tokens.size(1)):
         valid = (lengths - begin).clamp(0, piece.size(1))
         states, memory = model(piece, memory, lengths=valid)
         hidden.append(states)
-    return torch.cat(hidden, dim=1)
+    return torch.cat(hidden, dim=1), 0.0
 
 
 def _pieces(tokens: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
@@ -165,7 +184,8 @@ def accuracy(
     """Accuracy of greedy prediction on questions of that length: of whole answers, and of their symbols."""
     draw = random.Random(f"test {task} {length}")  # noqa: S311 (the same questions for all)
     tokens, targets, answers, lengths = padded_batch([question(draw, task, length) for _ in range(count)])
-    likeliest = model.logprobs(read(setup, model, tokens, lengths)).argmax(dim=-1)
+    hidden, _ = read(setup, model, tokens, lengths)
+    likeliest = model.logprobs(hidden).argmax(dim=-1)
     same = likeliest == targets
     return float((same | ~answers).all(dim=1).double().mean()), float(same[answers].double().mean())
 
@@ -201,6 +221,7 @@ def tell(results: Results) -> list[Block]:
             f"beyond {trained} symbols {percent(far)} of the symbols are right with relative positions, "
             f"{percent(near)} with sinusoids; {_shares({name: at(name, beyond, 'symbols') for name in names})}",
         ),
+        *(_universal_verdict(at, beyond, learned) if "universal" in names else ()),
         Verdict(
             f"Within the trained length, relative positions are as accurate when read {results['segment']} tokens at a "
             "time with memory as when read in one segment.",
@@ -208,7 +229,20 @@ def tell(results: Results) -> list[Block]:
             f"{percent(memory)} of the answers of {trained} symbols against {percent(once)}",
         ),
         *(_table(results, task) for task in tasks),
+        _published(),
     ]
+
+
+def _universal_verdict(
+    at: Callable[..., list[float]], beyond: Sequence[int], learned: Sequence[str]
+) -> Iterator[Verdict]:
+    far = {name: at(name, beyond, "symbols") for name in (*UNIVERSAL, "relative", "LSTM")}
+    best = max(UNIVERSAL, key=lambda name: mean(far[name]))
+    yield Verdict(
+        "A Universal Transformer generalizes to longer questions than a Transformer and an LSTM, as published.",
+        best in learned and all(always_lower(far[name], far[best]) for name in ("relative", "LSTM")),
+        f"symbols that are right beyond the trained length: {_shares(far)}",
+    )
 
 
 def percent(shares: Sequence[float]) -> str:
@@ -233,6 +267,21 @@ def _table(results: Results, task: str) -> Table:
         rows,
         f"{task.capitalize()}: accuracy in per cent of {results['tested']} whole answers (and of their symbols), by "
         f"length (trained up to {results['trained']}); mean of seeds, ± half the range for whole answers.",
+    )
+
+
+def _published() -> Table:
+    figures = published("algorithms")
+    rows = [
+        [name, *(f"{whole:.2f} ({symbols:.2f})" for symbols, whole in shares)]
+        for name, shares in figures["rows"].items()
+    ]
+    return Table(
+        ["model", *figures["tasks"]],
+        rows,
+        f"Published: accuracy of whole answers (and of their symbols), trained up to {figures['trained']} symbols and "
+        f"tested at {figures['tested']}, with larger models, longer training and random position offsets. "
+        f"{source(figures['source'])}.",
     )
 
 

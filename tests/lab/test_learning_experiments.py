@@ -41,7 +41,7 @@ def test_with_enough_memory_segments_read_as_the_whole_text_does(name: str) -> N
     tokens, _, _, lengths = algorithms.padded_batch(texts)
     whole = algorithms.ModelSetup(setup.config, 0, setup.memory)
     assert_close(
-        algorithms.read(setup, model, tokens, lengths), algorithms.read(whole, model, tokens, lengths)
+        algorithms.read(setup, model, tokens, lengths)[0], algorithms.read(whole, model, tokens, lengths)[0]
     )
 
 
