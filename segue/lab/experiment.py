@@ -30,6 +30,7 @@ TITLES = {
     "gradients": "Vanishing gradients: the gradient norm by distance",
     "positions": "Sinusoidal positional encodings",
     "attention": "Attention weights of a trained model",
+    "terms": "The four terms of attention scores, each removed and each alone",
     "parts": "Ablation of the parts of a Transformer",
     "algorithms": "Algorithmic tasks beyond the trained length: copy, reverse, parity, addition",
     "adaptation": "Adaptation at test time: dynamic evaluation and the neural cache",
