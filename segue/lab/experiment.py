@@ -33,6 +33,7 @@ TITLES = {
     "terms": "The four terms of attention scores, each removed and each alone",
     "parts": "Ablation of the parts of a Transformer",
     "algorithms": "Algorithmic tasks beyond the trained length: copy, reverse, parity, addition",
+    "depth": "Fixed depth: products of permutations by layers and steps",
     "adaptation": "Adaptation at test time: dynamic evaluation and the neural cache",
     "results": "Our results in the published tables",
 }

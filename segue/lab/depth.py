@@ -1,0 +1,245 @@
+"""Fixed depth: products of permutations, by the number of layers and by the number of steps of one block.
+
+A sequence of generators of a group is read; at every place the product so far is predicted. A recurrent state can
+follow it for ever. A Transformer of N layers combines what it reads N times, whatever its memory, so that it should
+follow up to a length that grows with its depth. S5 is not solvable; S3 and Z2 are: shortcuts of constant depth exist.
+Letters: B lanes, T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, permutations
+
+import torch
+from torch import Tensor
+
+from segue.config import LanguageConfig, Reach, RecurrentConfig, UniversalConfig, XLConfig
+from segue.footprint import parameters
+from segue.lab.cache import cached
+from segue.lab.drawing import canvas
+from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
+from segue.lab.statistics import mean, plus_minus
+from segue.lab.train_loop import optimize, short_schedule
+from segue.nn.language import LanguageModel
+from segue.nn.models import build_language_model
+
+Permutation = tuple[int, ...]
+
+GENERATORS: dict[str, tuple[Permutation, ...]] = {
+    "Z2": ((0, 1), (1, 0)),
+    "S3": ((0, 1, 2), (1, 0, 2), (1, 2, 0)),
+    "S5": ((0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (1, 2, 3, 4, 0), (0, 2, 1, 3, 4)),
+}
+"""Groups by what their sequences are made of: the identity, and permutations that generate the group."""
+
+LANES, WIDTH, SEGMENT, RIGHT = 64, 64, 8, 0.9
+LENGTHS = {True: 16, False: 32}  # quick, full
+STEPS = {True: 60, False: 1500}
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """A model's config, and the tokens that it reads at a time (0: all) with memory of all before."""
+
+    config: LanguageConfig
+    depth: int  # times that what was read can be combined; 0: as often as tokens are read
+    segment: int = 0
+
+
+def _layers(count: int, *, segment: int = 0) -> ModelSetup:
+    config = XLConfig(vocab=128, width=WIDTH, layers=count, heads=4)
+    return ModelSetup(config, count, segment)
+
+
+def _steps(count: int) -> ModelSetup:
+    return ModelSetup(UniversalConfig(vocab=128, width=WIDTH, heads=4, steps=count), count)
+
+
+MODELS = {
+    "LSTM": ModelSetup(RecurrentConfig(vocab=128, width=WIDTH, layers=1), 0),
+    "1 layer": _layers(1),
+    "2 layers": _layers(2),
+    "4 layers": _layers(4),
+    "2 layers, memory": _layers(2, segment=SEGMENT),
+    "one block, 2 steps": _steps(2),
+    "one block, 4 steps": _steps(4),
+    "one block, 8 steps": _steps(8),
+}
+"""All models; their vocabulary holds the 120 elements of S5."""
+
+QUICK = (("Z2", "S5"), ("LSTM", "1 layer", "2 layers"))
+
+
+@cache
+def table(group: str) -> Tensor:
+    """(elements, generators) The number of each element's product with each generator; element 0 is the identity."""
+    elements = sorted(permutations(range(len(GENERATORS[group][0]))))
+    numbers = {element: number for number, element in enumerate(elements)}
+    products = [
+        [numbers[tuple(element[place] for place in generator)] for generator in GENERATORS[group]]
+        for element in elements
+    ]
+    return torch.tensor(products)
+
+
+def sequences(group: str, lanes: int, length: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(B, T) Random generators, and the number of the product of each with all before it."""
+    products = table(group)
+    tokens = torch.randint(products.size(1), (lanes, length), generator=draw)
+    state, states = torch.zeros(lanes, dtype=torch.int64), []
+    for column in tokens.T:
+        state = products[state, column]
+        states.append(state)
+    return tokens, torch.stack(states, dim=1)
+
+
+def read(setup: ModelSetup, model: LanguageModel, tokens: Tensor) -> Tensor:
+    """(B, T, C) Hidden states, read in segments if the setup says so."""
+    reach = Reach(memory=tokens.size(1) if setup.segment else 1 if setup.depth == 0 else 0)
+    memory, hidden = model.start(lanes=len(tokens), reach=reach), []
+    for piece in tokens.split(setup.segment or tokens.size(1), dim=1):
+        states, memory = model(piece, memory)
+        hidden.append(states)
+    return torch.cat(hidden, dim=1)
+
+
+def measure(setting: Setting) -> Results:
+    groups, names = QUICK if setting.quick else (tuple(GENERATORS), tuple(MODELS))
+    length, steps = LENGTHS[setting.quick], STEPS[setting.quick]
+    accuracies = {
+        group: {
+            name: [_learned(setting, name, group, length, steps, seed) for seed in setting.seeds]
+            for name in names
+        }
+        for group in groups
+    }
+    return {
+        "length": length,
+        "steps": steps,
+        "lanes": LANES,
+        "elements": {group: len(table(group)) for group in groups},
+        "parameters": {name: parameters(MODELS[name].config) for name in names},
+        "depths": {name: MODELS[name].depth for name in names},
+        "right": accuracies,
+    }
+
+
+def _learned(setting: Setting, name: str, group: str, length: int, steps: int, seed: int) -> list[float]:
+    """The accuracy at each place, of one trained model."""
+    inputs = {"model": name, "group": group, "length": length, "steps": steps, "seed": seed}
+    label = f"{name} on {group}, seed {seed}"
+    return list(
+        cached(
+            setting,
+            __name__,
+            inputs,
+            lambda: {"right": _trained(setting, MODELS[name], group, length, steps, seed, label)},
+        )["right"]
+    )
+
+
+def _trained(
+    setting: Setting, setup: ModelSetup, group: str, length: int, steps: int, seed: int, label: str
+) -> list[float]:
+    torch.manual_seed(seed)
+    model, draw = build_language_model(setup.config), torch.Generator().manual_seed(seed)
+
+    def loss(_step: int) -> Tensor:
+        tokens, products = sequences(group, LANES, length, draw)
+        return model.nats(read(setup, model, tokens), products).mean()
+
+    optimize(model, short_schedule(steps, 1e-2), loss, label=label, report=setting.report)
+    return accuracy(setup, model.eval(), group, length)
+
+
+@torch.no_grad()
+def accuracy(setup: ModelSetup, model: LanguageModel, group: str, length: int) -> list[float]:
+    """The share of right products at each place, on sequences that are the same for all."""
+    tokens, products = sequences(group, 256, length, torch.Generator().manual_seed(1_000_003))
+    likeliest = model.logprobs(read(setup, model, tokens)).argmax(dim=-1)
+    shares: list[float] = (likeliest == products).double().mean(dim=0).tolist()
+    return shares
+
+
+def followed(shares: Sequence[float]) -> int:
+    """The number of first places that are all right with a share of at least `RIGHT`."""
+    return next((place for place, share in enumerate(shares) if share < RIGHT), len(shares))
+
+
+def tell(results: Results) -> list[Block]:
+    right, depths = results["right"], results["depths"]
+    hard = {name: [followed(one) for one in seeds] for name, seeds in right["S5"].items()}
+    layers = [name for name in hard if name.endswith(("layer", "layers"))]
+    lengths = ", ".join(f"{name} {plus_minus(values, 0)}" for name, values in hard.items())
+    deeper = [mean(hard[name]) for name in layers]
+    blocks: list[Block] = [
+        "A model reads permutations and says their product at every place. Each is trained on sequences of "
+        f"{results['length']} tokens, for {results['steps']} steps of {results['lanes']} sequences, and followed as "
+        f"far as {100 * RIGHT:.0f} % of its answers are right at every place so far. No theorem says where training "
+        "ends; it says that fixed depth cannot follow S5 for ever (if TC0 is not NC1), and that memory adds no depth.",
+        Verdict(
+            "A recurrent state follows products of S5 to the end.",
+            min(hard["LSTM"]) == results["length"],
+            f"places of {results['length']} that are followed: {lengths}",
+        ),
+        Verdict(
+            "A Transformer follows them farther with more layers, and not to the end.",
+            all(one < other for one, other in pairwise(deeper)) and deeper[-1] < results["length"],
+            ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in layers),
+        ),
+    ]
+    if "2 layers, memory" in hard:
+        blocks.append(
+            Verdict(
+                "Memory does not replace depth: read with memory, two layers follow no farther than two layers.",
+                mean(hard["2 layers, memory"]) <= mean(hard["2 layers"]) + 1,
+                f"with memory {plus_minus(hard['2 layers, memory'], 0)}, "
+                f"at once {plus_minus(hard['2 layers'], 0)}",
+            )
+        )
+    steps = [name for name in hard if name.startswith("one block")]
+    if steps:
+        taken = [mean(hard[name]) for name in steps]
+        blocks.append(
+            Verdict(
+                "One block that is applied more often follows farther, with the same parameters.",
+                all(one < other for one, other in pairwise(taken)),
+                ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in steps),
+            )
+        )
+    rows = [
+        [
+            name,
+            "every token" if not depths[name] else f"{depths[name]}",
+            *(plus_minus([followed(one) for one in right[group][name]], 0) for group in right),
+            f"{results['parameters'][name]:,}",
+        ]
+        for name in hard
+    ]
+    heads = [f"{group} ({results['elements'][group]} elements)" for group in right]
+    caption = f"Places of {results['length']} that are followed; mean ± half the range of seeds."
+    return [*blocks, Table(["model", "depth", *heads, "parameters"], rows, caption)]
+
+
+def draw(results: Results) -> list[Picture]:
+    groups = list(results["right"])
+    figure, axes = canvas(1, len(groups), width=4 * len(groups) + 1, height=3.6)
+    places = range(1, results["length"] + 1)
+    for axis, group in zip(axes, groups, strict=True):
+        for name, seeds in results["right"][group].items():
+            shares = [mean(column) for column in zip(*seeds, strict=True)]
+            axis.plot(places, shares, "--" if "memory" in name else "-", marker=".", ms=3, label=name)
+        axis.axhline(1 / results["elements"][group], color="grey", linewidth=0.8, linestyle=":")
+        axis.set(title=group, xlabel="place", ylim=(-0.05, 1.05), ylabel="accuracy")
+    axes[0].legend(fontsize="x-small")
+    return [Picture("depth", "Accuracy of the product at each place; the dotted line is chance.", figure)]
+
+
+EXPERIMENT = Experiment(
+    name="depth",
+    claim="A Transformer of fixed depth cannot follow computations longer than its depth; memory does not help.",
+    measure=measure,
+    tell=tell,
+    draw=draw,
+)
