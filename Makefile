@@ -45,7 +45,7 @@ SANITIZERS := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-om
 sanitize: $(READY)  ## native code under the address and undefined-behaviour sanitizers (some minutes)
 	SEGUE_NATIVE_FLAGS="$(SANITIZERS)" ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	$(BIN)/pytest -p no:cacheprovider tests/native/test_step.py
+	$(BIN)/pytest -p no:cacheprovider tests/native
 
 chaos: $(READY)  ## kill, fill, flip and forge on purpose; nothing may be lost (about 10 minutes; HOURS=2 for more)
 	$(BIN)/python chaos/run.py $(if $(HOURS),--hours $(HOURS)) $(MORE)

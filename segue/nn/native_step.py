@@ -198,7 +198,8 @@ def _lanes(memory: KVMemory) -> Any:
     most, number, held = memory.reach.span or memory.size + 1, 0, memory.lengths.tolist()
     for part in memory.parts:
         storage = part.buffer.storage
-        assert storage.dtype == memory.dtype and storage.is_contiguous()
+        assert storage.dtype == memory.dtype
+        assert storage.is_contiguous()
         layer, half, lane, head, _, _ = storage.stride()
         first, step = storage.data_ptr(), lane * storage.element_size()
         for place in range(part.lanes.start, part.lanes.stop):
