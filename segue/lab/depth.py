@@ -6,7 +6,7 @@ follow up to a length that grows with its depth. S5 is not solvable; S3 and Z2 a
 Letters: B lanes, T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, permutations
@@ -168,7 +168,7 @@ def followed(shares: Sequence[float]) -> int:
 
 
 def tell(results: Results) -> list[Block]:
-    right, depths = results["right"], results["depths"]
+    right = results["right"]
     hard = {name: [followed(one) for one in seeds] for name, seeds in right["S5"].items()}
     layers = [name for name in hard if name.endswith(("layer", "layers"))]
     lengths = ", ".join(f"{name} {plus_minus(values, 0)}" for name, values in hard.items())
@@ -189,25 +189,29 @@ def tell(results: Results) -> list[Block]:
             ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in layers),
         ),
     ]
+    return [*blocks, *_further_verdicts(hard), _table(results, hard)]
+
+
+def _further_verdicts(hard: Mapping[str, Sequence[int]]) -> Iterator[Verdict]:
     if "2 layers, memory" in hard:
-        blocks.append(
-            Verdict(
-                "Memory does not replace depth: read with memory, two layers follow no farther than two layers.",
-                mean(hard["2 layers, memory"]) <= mean(hard["2 layers"]) + 1,
-                f"with memory {plus_minus(hard['2 layers, memory'], 0)}, "
-                f"at once {plus_minus(hard['2 layers'], 0)}",
-            )
+        yield Verdict(
+            "Memory does not replace depth: read with memory, two layers follow no farther than two layers.",
+            mean(hard["2 layers, memory"]) <= mean(hard["2 layers"]) + 1,
+            f"with memory {plus_minus(hard['2 layers, memory'], 0)}, "
+            f"at once {plus_minus(hard['2 layers'], 0)}",
         )
     steps = [name for name in hard if name.startswith("one block")]
     if steps:
         taken = [mean(hard[name]) for name in steps]
-        blocks.append(
-            Verdict(
-                "One block that is applied more often follows farther, with the same parameters.",
-                all(one < other for one, other in pairwise(taken)),
-                ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in steps),
-            )
+        yield Verdict(
+            "One block that is applied more often follows farther, with the same parameters.",
+            all(one < other for one, other in pairwise(taken)),
+            ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in steps),
         )
+
+
+def _table(results: Results, hard: Mapping[str, Sequence[int]]) -> Table:
+    right, depths = results["right"], results["depths"]
     rows = [
         [
             name,
@@ -219,7 +223,7 @@ def tell(results: Results) -> list[Block]:
     ]
     heads = [f"{group} ({results['elements'][group]} elements)" for group in right]
     caption = f"Places of {results['length']} that are followed; mean ± half the range of seeds."
-    return [*blocks, Table(["model", "depth", *heads, "parameters"], rows, caption)]
+    return Table(["model", "depth", *heads, "parameters"], rows, caption)
 
 
 def draw(results: Results) -> list[Picture]:
