@@ -24,7 +24,7 @@ from encoder_baselines import bag_of_words, frequent_tags, nearby_words, shared_
 from machine import environment
 from segue.checkpoint import TextEncoder
 from segue.cli.encoder_recipe import fitted_to_encoder, fitted_to_examples
-from segue.cli.prepare_examples import prepare_examples
+from segue.cli.prepare_examples import Task, prepare_examples
 from segue.files import write_atomically
 from segue.infer.judge_examples import judge_examples
 from segue.infer.metrics import pearson, spearman
@@ -91,7 +91,7 @@ def prepared(name: str, data: Path, work: Path) -> ExampleSet:
         ]
         prepare_examples(
             files[0],
-            task=about.task,  # type: ignore[arg-type]
+            task=Task(about.task),
             output=folder,
             valid=files[1] if len(files) > 2 else None,
             test=files[-1],
