@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from segue.footprint import Largest, kept_for_backward
+from segue.native import turned_off
 from segue.nn.blockwise import attend
 from segue.nn.mask import AttentionMask
 
@@ -79,7 +80,7 @@ REACHING: dict[str, tuple[str, Callable[[int], Build]]] = {
 def costs(build: Build, length: int, width: int) -> dict[str, int]:
     """Multiplications of a forward pass, bytes saved for the backward pass, elements of the largest tensor of both."""
     layer, states = build(width), torch.randn(length, width, requires_grad=True)
-    with FlopCounterMode(display=False) as counted, torch.no_grad():
+    with turned_off(), FlopCounterMode(display=False) as counted, torch.no_grad():
         layer(states.detach())
     with Largest() as watched:
         layer(states).sum().backward()

@@ -10,12 +10,15 @@ Every `*.cpp` here goes into that library; `*.hpp` are shared by them. `build.py
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from segue.native.build import BuildError, built, outlook
 
 SWITCH = "SEGUE_NATIVE"
 
+_OFF: ContextVar[bool] = ContextVar("native code is turned off", default=False)
 _loading = threading.Lock()
 _library: ctypes.CDLL | None = None
 _reason = ""
@@ -39,7 +42,17 @@ def library() -> ctypes.CDLL | None:
 
 
 def enabled() -> bool:
-    return os.environ.get(SWITCH, "1") != "0"
+    return not _OFF.get() and os.environ.get(SWITCH, "1") != "0"
+
+
+@contextmanager
+def turned_off() -> Iterator[None]:
+    """Let torch compute everything here, for whoever counts its operations."""
+    token = _OFF.set(True)
+    try:
+        yield
+    finally:
+        _OFF.reset(token)
 
 
 def why() -> str:
