@@ -63,7 +63,7 @@ PEERS := .venv-peers/bin
 .venv-peers/ready:
 	@echo "making .venv-peers, with the libraries that segue is measured against (a minute or two)"
 	@$(PYTHON) -m venv .venv-peers
-	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 linformer==0.2.3 pydantic onnx onnxruntime performer-pytorch==1.1.4
+	@$(PEERS)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==1.26.4 transformers==4.35.2 x-transformers==2.31.10 linformer==0.2.3 pydantic onnx onnxruntime performer-pytorch==1.1.4 ctranslate2==4.8.4
 	@$(PEERS)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
@@ -73,6 +73,7 @@ bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; 
 	$(BIN)/python bench/convolutions.py $(QUICK)
 	$(PEERS)/python bench/attention_peers.py $(QUICK)
 	$(PEERS)/python bench/embedding.py $(QUICK)
+	$(PEERS)/python bench/translating.py $(QUICK)
 
 growth: $(READY)  ## how cost grows with stream, memory, segment, lanes, width and text (some minutes)
 	$(BIN)/python bench/growth.py

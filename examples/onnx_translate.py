@@ -25,6 +25,9 @@ def main(folder: Path) -> None:
     rows = {"lanes": 1, "memory": 0}
     memory_shape = [rows.get(size, size) for size in decoder.get_inputs()[3].shape]
     for line in sys.stdin:
+        if not line.strip():  # as `segue translate` does
+            print()
+            continue
         source = np.array([[*encode(line.rstrip("\n")), settings["source_end"]]])
         fixed = {"lengths": np.array([source.shape[1]])}
         fixed["keys_values"] = encoder.run(None, {"source": source, **fixed})[0]

@@ -65,9 +65,10 @@ class Reading(Settings):
 
     def without_seams(self) -> "Reading":
         """The same with a span: every token sees equally many keys, however the stream is cut into calls."""
-        if self.reach.span is not None or not self.reach.memory:
+        memory, span = self.reach.memory, self.reach.span
+        if not memory or (span is not None and span <= memory + 1):
             return self
-        return self.changed(span=self.reach.memory + 1)
+        return self.changed(span=memory + 1)
 
     def overlap(self, layers: int) -> int:
         """Warm-up length: tokens to read, unscored, before a part of a stream, so that its scores equal one pass's.

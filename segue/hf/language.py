@@ -61,12 +61,15 @@ class SegueForCausalLM(SeguePreTrainedModel, GenerationMixin):  # named here, or
         num_items_in_batch: Tensor | int | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        output_attentions: bool | None = None,
         **_: Any,
     ) -> SegueOutput | tuple[Any, ...]:
         """Read tokens (B, T), which go on from `state` if there is one. Padding may lie on either side.
 
         With `labels` the loss is their mean cross-entropy, shifted by one as everywhere in this library.
         """
+        if output_attentions:
+            raise InputError("attention weights are not returned here; `segue attention` shows them")
         batch = self._batch(input_ids, attention_mask)
         hidden, after = self._read(batch, state)
         hidden = batch.put_back(hidden)
@@ -87,6 +90,8 @@ class SegueForCausalLM(SeguePreTrainedModel, GenerationMixin):  # named here, or
     def _batch(self, ids: Tensor | None, mask: Tensor | None) -> Aligned:
         if ids is None:
             raise InputError("segue's models read input_ids; found none (inputs_embeds are not supported)")
+        if not ids.size(1):
+            raise InputError("there is nothing to read: input_ids have no tokens; begin with at least one")
         mask = None if mask is None else mask[:, -ids.size(1) :]
         padding, vocab = self.config.pad_token_id, self.config.vocab_size
         if padding is not None and padding >= vocab:  # it stands for no text, so it is never read
@@ -120,6 +125,12 @@ class SegueForCausalLM(SeguePreTrainedModel, GenerationMixin):  # named here, or
         if model is not self.model:
             state = replace(state, memory=model.project(state.memory))
         return read_on(model, batch, state, reading)
+
+    def generate(self, *given: Any, past_key_values: Any = None, **settings: Any) -> Any:
+        """As everywhere in this library; a memory to go on with is called `state`."""
+        if past_key_values is not None:
+            raise InputError("give the memory of an earlier call as state=, not as past_key_values=")
+        return super().generate(*given, **settings)
 
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, state: SegueState | None = None, **given: Any

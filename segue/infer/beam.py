@@ -65,43 +65,49 @@ def beam_search(
     newest = [start] * sentences
     for length in range(1, longest + 1):
         logprobs, memory = read(torch.tensor(newest), memory)
-        logprobs = logprobs.double().cpu()  # the one wait for a GPU in each step
+        likeliest = logprobs.topk(min(beam_width, logprobs.size(1)))  # no lane can have more of the best
+        both = torch.stack([likeliest.values.double(), likeliest.indices.double()])
+        values, tokens = both.cpu()  # the one wait for a GPU in each step
         chosen: list[int] = []  # the lane that each new lane continues
         first = 0
         for number, beam in enumerate(beams):
             lanes = slice(first, first + len(beam.alive))
             first = lanes.stop
             if beam.alive:
-                beams[number], parents = _grown(beam, logprobs[lanes], length, beam_width, end, penalty)
+                beams[number], parents = _grown(
+                    beam, values[lanes], tokens[lanes], length, beam_width, end, penalty
+                )
                 if length == longest or _certain(beam, best, longest, penalty):
                     beams[number] = _closed(beams[number], length, penalty, truncated=length == longest)
                 else:
                     chosen += [lanes.start + parent for parent in parents]
         if not chosen:
             break
-        newest = [tokens[-1] for beam in beams for tokens, _ in beam.alive]
-        memory = memory.select(chosen)
+        newest = [text[-1] for beam in beams for text, _ in beam.alive]
+        if chosen != list(range(first)):  # greedy search goes on in the same lanes until a text ends
+            memory = memory.select(chosen)
     return [sorted(beam.finished, key=lambda one: -one.score)[:best] for beam in beams]
 
 
 def _grown(
-    beam: _Beam, logprobs: Tensor, length: int, beam_width: int, end: int, penalty: float
+    beam: _Beam, logprobs: Tensor, tokens: Tensor, length: int, beam_width: int, end: int, penalty: float
 ) -> tuple[_Beam, list[int]]:
-    """The best continuations, one for each free place of the beam; texts that end are finished."""
+    """The best continuations, one for each free place of the beam; texts that end are finished.
+
+    (texts, K) `tokens` are the likeliest after each text, with their `logprobs`.
+    """
     before = torch.tensor([logprob for _, logprob in beam.alive], dtype=torch.float64)
     candidates = before[:, None] + logprobs
     count = min(beam_width - len(beam.finished), candidates.numel())
     values, places = candidates.flatten().topk(count)
     alive, finished, parents = [], list(beam.finished), []
     for logprob, place in zip(values.tolist(), places.tolist(), strict=True):
-        parent, token = divmod(place, candidates.size(1))
-        tokens = beam.alive[parent][0]
+        parent = place // candidates.size(1)
+        text, token = beam.alive[parent][0], int(tokens.flatten()[place])
         if token == end:
-            finished.append(
-                Hypothesis(tokens, logprob, logprob / length_penalty(length, penalty), whole=True)
-            )
+            finished.append(Hypothesis(text, logprob, logprob / length_penalty(length, penalty), whole=True))
         else:
-            alive.append(((*tokens, token), logprob))
+            alive.append(((*text, token), logprob))
             parents.append(parent)
     return _Beam(alive, finished), parents
 

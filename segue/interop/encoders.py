@@ -11,7 +11,7 @@ from segue.errors import SourceError
 from segue.files import present
 from segue.interop.bert import build_encoder
 from segue.interop.ctranslate2 import is_ctranslate2
-from segue.interop.files import folder_weights
+from segue.interop.files import check_numbers, folder_weights
 from segue.interop.onnx_weights import read_onnx
 from segue.interop.tensorflow import is_checkpoint
 from segue.text.parsing import parse_json, read_object
@@ -72,6 +72,7 @@ def import_encoder(path: Path, *, tokenizer: Path | str | None = None) -> TextEn
     else:
         weights = _weights(home)
     model = build_encoder(config, weights, str(path))
+    check_numbers(model, path)
     sentences = _sentence_settings(path if path.is_dir() else home)
     pieces = _tokenizer(home, tokenizer)
     if pieces.size > model.config.vocab:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from segue.checkpoint import Bundle, write_json, write_tensors
 from segue.config import Reach, Reading
@@ -162,9 +162,21 @@ def load_tensors_only(path: Path) -> dict[str, Tensor]:
             f"{path} is not a plain file of tensors, perhaps a pickled module, "
             f"and nothing is ever unpickled; {HOW_TO_SAVE}"
         ) from None
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    ):
         raise SourceError(f"{path} is not a state dict of tensors; {HOW_TO_SAVE}")
+    for name, value in weights.items():
+        if value.layout != torch.strided or value.is_meta:
+            raise SourceError(f"{path}: {name} is a sparse tensor, or has no values; {HOW_TO_SAVE}")
     return weights
+
+
+def check_numbers(model: nn.Module, source: Path) -> None:
+    """Refuse weights that are infinite or no numbers: whatever such a model says is worth nothing."""
+    for name, weight in model.state_dict().items():
+        if not weight.isfinite().all():
+            raise SourceError(f"{source}: {name} has values that are infinite or no numbers")
 
 
 def read_config(path: Path) -> dict[str, Any]:

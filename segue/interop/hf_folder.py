@@ -151,8 +151,13 @@ def _built(
     shape: Shape, build: Callable[[Shape], Model], weights: Mapping[str, Tensor], folder: Path
 ) -> Model:
     """The model of this shape with these weights, after they were checked against it."""
-    source = str(folder / "model.safetensors")
+    source = str(folder)
     ours = {name.removeprefix(PREFIX): weight for name, weight in weights.items()}
+    if len(ours) < len(weights):
+        twice = next(name for name in ours if f"{PREFIX}{name}" in weights and name in weights)
+        raise SourceError(
+            f"{folder} has two tensors for {twice}: with {PREFIX!r} before its name and without"
+        )
     check_size(shape, ours, source, SourceError)
     with blank(), too_large(source, SourceError):
         model = build(shape)

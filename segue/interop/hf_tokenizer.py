@@ -110,12 +110,12 @@ def _byte_symbols(values: dict[str, Any]) -> bytes | None:
         return None
     if cut.get("type") != "ByteLevel" or cut.get("use_regex", True) or model.get("merges") != []:
         return None
+    if model.get("type", "BPE") != "BPE" or values.get("normalizer") is not None:
+        return None  # it does more than that, or something else
     places, numbers = model.get("vocab", {}), {letter: byte for byte, letter in byte_letters().items()}
-    if (
-        not places
-        or not places.keys() <= numbers.keys()
-        or sorted(places.values()) != list(range(len(places)))
-    ):
+    if not isinstance(places, dict) or not places or not places.keys() <= numbers.keys():
+        return None
+    if set(places.values()) != set(range(len(places))):
         return None
     return bytes(numbers[letter] for letter in sorted(places, key=places.__getitem__))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from segue.checkpoint import Bundle, Translator
 from segue.interop.ctranslate2 import is_ctranslate2, load_ctranslate2
-from segue.interop.files import import_bundle, read_source
+from segue.interop.files import check_numbers, import_bundle, read_source
 from segue.interop.hf_folder import LANGUAGE, TRANSLATOR, import_hf
 from segue.interop.marian import load_marian
 from segue.interop.tensorflow import is_checkpoint
@@ -16,6 +16,12 @@ def import_model(
     source: Path, *, config: Path | None = None, vocab: Path | None = None
 ) -> Bundle | Translator:
     """The language model or the translator at `source`."""
+    imported = _imported(source, config, vocab)
+    check_numbers(imported.model, source)
+    return imported
+
+
+def _imported(source: Path, config: Path | None, vocab: Path | None) -> Bundle | Translator:
     if is_ctranslate2(source):
         return load_ctranslate2(source)
     path = config or (source if source.is_dir() else source.parent) / "config.json"

@@ -64,7 +64,12 @@ def export(model: TransformerXL, read: Reading) -> tuple[dict[str, Tensor], dict
     if theirs.attn_type in (0, 2):
         dtype = model.vocabulary.tables[0].dtype
         weights["pos_emb.inv_freq"] = inverse_frequencies(ours, dtype)
-    return weights, theirs.model_dump(mode="json"), lost_settings(read.reach, initial="empty")
+    notes = lost_settings(read.reach, initial="empty")
+    if theirs.tgt_len != read.segment:
+        notes.append(
+            f"segments of {read.segment} tokens become {theirs.tgt_len}: their table has tgt_len + mem_len rows"
+        )
+    return weights, theirs.model_dump(mode="json"), notes
 
 
 def entries(config: XLConfig) -> list[Entry]:

@@ -4,9 +4,9 @@ What no tensor tells is in a config of our own: heads, activation, special symbo
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, PositiveInt
+from pydantic import AfterValidator, ConfigDict, PositiveInt
 from torch import Tensor
 
 from segue.checkpoint import Translator
@@ -29,6 +29,16 @@ from segue.text.tokenizer import TextTokenizer, character_tokenizer, word_tokeni
 KIND = "torch-transformer"
 
 
+def _without_folder(name: str) -> str:
+    """A config of somebody else names no file of this machine."""
+    if Path(name).name != name:
+        raise ValueError("should be the name of a file beside the config")
+    return name
+
+
+BesideConfig = Annotated[str, AfterValidator(_without_folder)]
+
+
 class TorchConfig(Settings):
     """What is to be told of such a model beside its tensors."""
 
@@ -43,8 +53,8 @@ class TorchConfig(Settings):
     end: str = "<eos>"
     unknown: str = "<unk>"
     symbols: Literal["characters", "words"] = "words"
-    vocab: str = "vocab.json"  # symbols to ids, beside the config
-    source_vocab: str = ""  # the source's, if it has its own
+    vocab: BesideConfig = "vocab.json"  # symbols to ids, beside the config
+    source_vocab: BesideConfig = ""  # the source's, if it has its own
     source_embedding: str = "src_tok_emb.embedding.weight"
     target_embedding: str = "tgt_tok_emb.embedding.weight"
     output: str = "generator"

@@ -49,6 +49,9 @@ def read_vocabulary(path: Path, size: int) -> Tokenizer:
         raise SourceError(
             f"{path} has {len(vocabulary.symbols)} symbols and the model has {size}; is it the model's vocabulary?"
         )
+    for symbol in vocabulary.symbols:
+        if any("\ud800" <= letter <= "\udfff" for letter in symbol):
+            raise SourceError(f"{path} has a symbol that is no text: {symbol!r}; {HOW_TO_LIST}")
     return vocabulary.tokenizer()
 
 

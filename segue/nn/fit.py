@@ -60,9 +60,9 @@ def check_fit(
     tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: str, wrong: type[SegueError]
 ) -> None:
     """Every tensor that the config asks for, in its shape, all of one precision, and no other."""
-    for key in wanted.keys() - tensors.keys():
+    for key in sorted(wanted.keys() - tensors.keys()):
         raise wrong(f"{name} lacks the tensor {key}, which its config asks for")
-    for key in tensors.keys() - wanted.keys():
+    for key in sorted(tensors.keys() - wanted.keys()):
         raise wrong(f"{name} holds a tensor {key}, which its config does not know")
     for key, tensor in tensors.items():
         if tensor.shape != wanted[key].shape:

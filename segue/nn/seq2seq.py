@@ -36,6 +36,8 @@ class TranslationMemory:
 
     sources: tuple[Source, ...]
     past: KVMemory
+    sentences: tuple[int, ...]
+    """Which source each lane has: beams of one sentence can change places without a copy of it."""
 
     @property
     def lanes(self) -> int:
@@ -51,9 +53,12 @@ class TranslationMemory:
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         """These sentences in this order: for beams, or to drop those that ended."""
-        past = self.past.select(index)
-        chosen = torch.as_tensor(index, device=HOST)
-        return replace(self, sources=tuple(_selected(source, chosen) for source in self.sources), past=past)
+        past, chosen = self.past.select(index), torch.as_tensor(index, device=HOST)
+        sentences = tuple(self.sentences[lane] for lane in chosen.tolist())
+        sources = self.sources
+        if sentences != self.sentences:
+            sources = tuple(_selected(source, chosen) for source in sources)
+        return replace(self, sources=sources, past=past, sentences=sentences)
 
 
 def _selected(source: Source, index: Tensor) -> Source:
@@ -127,7 +132,8 @@ class Seq2Seq(EncoderDecoder):
     def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         hidden, mask = self.encode(source, lengths)
-        return TranslationMemory(self._sources(hidden, mask), self._past(hidden, self.config.decoder_layers))
+        past = self._past(hidden, self.config.decoder_layers)
+        return TranslationMemory(self._sources(hidden, mask), past, tuple(range(past.lanes)))
 
     def _sources(self, hidden: Tensor, mask: AttentionMask) -> tuple[Source, ...]:
         """For each of the decoder's blocks, keys and values of the encoder's output (S, B, C)."""

@@ -74,7 +74,9 @@ class UniversalSeq2Seq(Seq2Seq):
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         hidden, mask, pondering = self.pondered_source(source, lengths)
         past = self._past(hidden, self.config.steps)
-        return UniversalTranslationMemory(self._sources(hidden, mask), past, pondering)
+        return UniversalTranslationMemory(
+            self._sources(hidden, mask), past, tuple(range(past.lanes)), pondering
+        )
 
     def forward(
         self, target: Tensor, memory: TranslationMemory, *, lengths: Tensor | None = None

@@ -19,6 +19,8 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
+    if path.exists() and not path.is_file():  # a device or a pipe would be read for ever
+        raise SourceError(f"{path} is not a file")
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -180,10 +180,16 @@ def test_what_is_no_text_is_refused() -> None:
         session.generate(1, seed=2**64)
 
 
-@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 9))
-def test_bytes_may_be_fed_in_any_pieces(text: bytes, cuts: list[int], memory: int) -> None:
+@given(
+    st.binary(min_size=1, max_size=60),
+    st.lists(st.integers(0, 60), max_size=5),
+    st.integers(1, 9),
+    st.none() | st.integers(1, 20),
+)
+def test_bytes_may_be_fed_in_any_pieces(text: bytes, cuts: list[int], memory: int, span: int | None) -> None:
     """Also beyond what memory holds: every token of a session sees as far back, wherever a segment ends."""
-    whole, pieces, nats = bundle().session(memory=memory), bundle().session(memory=memory), []
+    whole, pieces = (bundle().session(reach=Reach(memory=memory, span=span)) for _ in range(2))
+    nats: list[float] = []
     for begin, end in pairwise([0, *sorted(cuts), 60]):
         nats += pieces.feed(text[begin:end])
     assert nats == pytest.approx(whole.feed(text), rel=1e-9)

@@ -218,6 +218,12 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         model.generate(**tokenizer(["a", ""], return_tensors="pt", padding=True), max_new_tokens=2)
     with pytest.raises(InputError, match="found 999"):
         model(torch.tensor([[1, 999]]))
+    with pytest.raises(InputError, match="input_ids have no tokens"):
+        model.generate(**tokenizer([""], return_tensors="pt"), max_new_tokens=2)
+    with pytest.raises(InputError, match="as state=, not as past_key_values="):
+        model.generate(ids[:, -1:], past_key_values=state, max_new_tokens=2)
+    with pytest.raises(InputError, match="attention weights are not returned"):
+        model(ids, output_attentions=True)
     with pytest.raises(InputError, match="input_ids; found none"):
         model(inputs_embeds=torch.zeros(1, 2, 16))
     with pytest.raises(InputError, match="read without gradient"):
