@@ -16,7 +16,7 @@ from segue.checkpoint.files import (
     write_json,
 )
 from segue.checkpoint.runs import read_model
-from segue.config import BundleConfig, Reach, Reading, Translating, TranslatorConfig
+from segue.config import BundleConfig, KVCache, Reach, Reading, Translating, TranslatorConfig
 from segue.errors import BundleError
 from segue.kinds import TaskKind, kind_of
 from segue.nn.encoder_decoder import EncoderDecoder
@@ -40,12 +40,20 @@ class Bundle:
     tokenizer: Tokenizer | None = None
 
     def session(
-        self, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
+        self,
+        *,
+        memory: int | None = None,
+        reach: Reach | None = None,
+        int8: bool = False,
+        kv_cache: KVCache = "exact",
     ) -> "Session":
-        """A session: feed it text and generate, at constant memory. `memory` or `reach` replace the bundle's own."""
+        """A session: feed it text and generate, at constant memory. `memory` or `reach` replace the bundle's own.
+
+        `int8` and `kv_cache` are as in `frozen()`.
+        """
         from segue.infer.session import start_session
 
-        return start_session(self, memory=memory, reach=reach, int8=int8)
+        return start_session(self, memory=memory, reach=reach, int8=int8, kv_cache=kv_cache)
 
     def save(self, path: Path | str) -> None:
         """Write the bundle. An existing bundle is replaced."""

@@ -9,7 +9,7 @@ import typer
 
 from segue.cli.eval_encoder import evaluate_encoder
 from segue.cli.eval_translator import Metric, data_of, evaluate_translator
-from segue.cli.machine import Device, Int8, Threads, placed, use
+from segue.cli.machine import Device, Int8, KVPrecision, Threads, placed, use
 from segue.cli.progress import Progress
 from segue.cli.terminal import echo
 from segue.errors import InputError
@@ -88,6 +88,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     int8: Int8 = False,
+    kv_cache: KVPrecision = "exact",
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -105,7 +106,8 @@ def evaluate(
     from segue.launch import local_device
 
     task = task_of(run)
-    _check_options(run, task, metric, picture, trained_and_rounded=dynamic and int8)
+    rounded = int8 or kv_cache != "exact"
+    _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
         use(threads, device)
         if task == "encoding":
@@ -127,7 +129,7 @@ def evaluate(
             return bundle, corpus_of(run, data, bundle)
 
         bundle, corpus = ranks.on_every_rank(opened)
-        model = bundle.model.frozen(int8=True) if int8 else bundle.model
+        model = bundle.model.frozen(int8=int8, kv_cache=kv_cache) if rounded else bundle.model
         reading = bundle.reading.changed(
             segment=segment, memory=memory, clamp=clamp, span=span, pinned=pinned
         )
@@ -146,7 +148,7 @@ def _check_options(
     run: Path, task: "TaskKind", metric: Metric | None, picture: Path | None, *, trained_and_rounded: bool
 ) -> None:
     if trained_and_rounded:
-        raise InputError("--dynamic trains the weights and --int8 rounds them; choose one")
+        raise InputError("--dynamic trains the weights; it does not go with --int8 or --kv-cache")
     if metric is not None and task != "translation":
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
     if picture is not None and task != "encoding":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.checksums import sum_ahead
-from segue.cli.machine import Device, Int8, Threads, placed, use
+from segue.cli.machine import Device, Int8, KVPrecision, Threads, placed, use
 from segue.cli.terminal import echo
 from segue.errors import InputError
 
@@ -42,6 +42,7 @@ def generate(
     memory: Annotated[int | None, typer.Option(help="Memory length; by default the bundle's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; the same seed gives the same text.")] = None,
     int8: Int8 = False,
+    kv_cache: KVPrecision = "exact",
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -52,7 +53,7 @@ def generate(
     from segue.infer.sample import Sampling
     from segue.infer.session import generate_samples, start_session
 
-    session = start_session(placed(load(run), device), memory=memory, int8=int8)
+    session = start_session(placed(load(run), device), memory=memory, int8=int8, kv_cache=kv_cache)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     text = _fed(session, _prompt(prompt, prompt_file))
     if samples > 1:

@@ -1,10 +1,12 @@
-"""Options for device, threads and int8, and the matmul speed of the machine."""
+"""Options for device, threads and precision, and the matmul speed of the machine."""
 
 import os
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from segue.config.reading import KVCache
 
 if TYPE_CHECKING:
     from segue.checkpoint import Bundle
@@ -14,6 +16,13 @@ Threads = Annotated[int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads;
 
 Int8 = Annotated[
     bool, typer.Option("--int8", help="Weights as 8-bit integers: faster, a little less exact. CPU only.")
+]
+
+KVPrecision = Annotated[
+    KVCache,
+    typer.Option(
+        help="Precision of keys and values in memory: the model's own, or fewer bits for less memory and more speed."
+    ),
 ]
 
 

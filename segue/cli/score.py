@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segue.checksums import sum_ahead
-from segue.cli.machine import Device, Int8, Threads, placed, use
+from segue.cli.machine import Device, Int8, KVPrecision, Threads, placed, use
 from segue.cli.terminal import echo
 from segue.errors import InputError
 
@@ -39,6 +39,7 @@ def score(
     ] = False,
     memory: Annotated[int | None, typer.Option(help="Memory length; by default the bundle's.")] = None,
     int8: Int8 = False,
+    kv_cache: KVPrecision = "exact",
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
@@ -54,7 +55,7 @@ def score(
     from segue.infer.session import start_session
     from segue.infer.surprise import most_surprising, stretches, surprises
 
-    session = start_session(placed(load(run), device), memory=memory, int8=int8)
+    session = start_session(placed(load(run), device), memory=memory, int8=int8, kv_cache=kv_cache)
     parts = stretches(surprises(session, _pieces(file)), per.value, window)
     for stretch in most_surprising(parts, top) if top else parts:
         echo(_line(stretch, session.tokenizer.lossless, as_json))

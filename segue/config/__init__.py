@@ -18,7 +18,7 @@ from segue.config.language import (
     kind_name,
 )
 from segue.config.layers import ENCODINGS, LayersConfig, PositionEncoding, StepsConfig, VocabularyConfig
-from segue.config.reading import Reach, Reading
+from segue.config.reading import KVCache, Reach, Reading
 from segue.config.settings import SHORT, Settings, explained
 from segue.config.translation import (
     RecurrentSeq2SeqConfig,
@@ -39,6 +39,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderReading",
     "HeadConfig",
+    "KVCache",
     "KernelConfig",
     "LanguageConfig",
     "LayersConfig",

@@ -10,6 +10,10 @@ CHUNK_TOKENS = 512
 """Tokens that are read in one call where the segment length makes no difference: enough for large products."""
 
 
+KVCache = Literal["exact", "float16", "int8"]
+"""The precision of a KV cache: the model's own, or fewer bits."""
+
+
 class Reach(Settings):
     """How far back a model reads: memory length, clamp, span. A memory carries its reach along.
 

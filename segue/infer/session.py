@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segue.checkpoint import Bundle
-from segue.config import Reach, Reading
+from segue.config import KVCache, Reach, Reading
 from segue.errors import InputError
 from segue.infer.reader import Reader, start_reader
 from segue.infer.sample import Sampling, choose, choose_each
@@ -94,7 +94,12 @@ class Session:
 
 
 def start_session(
-    bundle: Bundle, *, memory: int | None = None, reach: Reach | None = None, int8: bool = False
+    bundle: Bundle,
+    *,
+    memory: int | None = None,
+    reach: Reach | None = None,
+    int8: bool = False,
+    kv_cache: KVCache = "exact",
 ) -> Session:
     """A session that has read nothing, with the bundle's own memory length or another."""
     if bundle.tokenizer is None:
@@ -105,9 +110,8 @@ def start_session(
     )
     if isinstance(bundle.model, TransformerWithMemory):
         reading = reading.without_seams()
-    return Session(
-        bundle.tokenizer, start_reader(bundle.model.frozen(int8=int8), reading), bundle.tokenizer.stream()
-    )
+    engine = bundle.model.frozen(int8=int8, kv_cache=kv_cache)
+    return Session(bundle.tokenizer, start_reader(engine, reading), bundle.tokenizer.stream())
 
 
 def generate_samples(

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "native.hpp"
+#include "rows.hpp"
 #include "vector.hpp"
 
 namespace segue {
@@ -23,8 +24,8 @@ struct Relative {
 // One head of one lane: its keys and values in the order of their age, the newest just written.
 template <typename Real>
 struct Head {
-    const Real* keys;    // (count, D)
-    const Real* values;  // (count, D)
+    const void* keys;    // (count, D), as they are stored
+    const void* values;  // (count, D)
     int64_t count;
     const Real* content;   // scale (q + u)
     const Real* position;  // scale (q + v)
@@ -33,66 +34,77 @@ struct Head {
 };
 
 // Scores of K neighbouring keys; P: with position terms, whose first row is `rows`.
-template <typename Real, int K, bool P>
+template <typename Real, typename Cell, int K, bool P>
 inline void score_some(const Head<Real>& head, int64_t size, int64_t key, const Real* rows) {
     constexpr int width = WIDTH<Real>;
-    const Real* keys = head.keys + key * size;
+    const int64_t pitch = Rows<Cell>::pitch(size);
+    const Cell* keys = static_cast<const Cell*>(head.keys) + key * pitch;
     Vector<Real> sums[K], by_position[K];
     for (int k = 0; k < K; k++) sums[k] = by_position[k] = Vector<Real>{};  // `= {}` of arrays writes to the stack
     int64_t i = 0;
     for (; i + width <= size; i += width) {
         const Vector<Real> content = load(head.content + i), position = load(head.position + i);
         for (int k = 0; k < K; k++) {
-            sums[k] += load(keys + k * size + i) * content;
+            sums[k] += numbers<Real>(keys + k * pitch + i) * content;
             if (P) by_position[k] += load(rows + k * size + i) * position;
         }
     }
-    for (int k = 0; k < K; k++) head.scores[key + k] = sum<Real>(P ? sums[k] + by_position[k] : sums[k]);
-    for (; i < size; i++)
-        for (int k = 0; k < K; k++) {
-            head.scores[key + k] += keys[k * size + i] * head.content[i];
-            if (P) head.scores[key + k] += rows[k * size + i] * head.position[i];
+    for (int k = 0; k < K; k++) {
+        const Real scale = Rows<Cell>::scale(keys + k * pitch, size);
+        Real rest = 0, rest_by_position = 0;
+        for (int64_t j = i; j < size; j++) {
+            rest += number<Real>(keys[k * pitch + j]) * head.content[j];
+            if (P) rest_by_position += rows[k * size + j] * head.position[j];
         }
+        head.scores[key + k] = sum<Real>(sums[k] * scale + by_position[k]) + (rest * scale + rest_by_position);
+    }
 }
 
-template <typename Real, bool P>
+template <typename Real, typename Cell, bool P>
 inline void score(const Head<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows) {
     int64_t key = first;
-    for (; key + 4 <= last; key += 4) score_some<Real, 4, P>(head, size, key, P ? rows + (key - first) * size : rows);
-    for (; key < last; key++) score_some<Real, 1, P>(head, size, key, P ? rows + (key - first) * size : rows);
+    for (; key + 4 <= last; key += 4)
+        score_some<Real, Cell, 4, P>(head, size, key, P ? rows + (key - first) * size : rows);
+    for (; key < last; key++) score_some<Real, Cell, 1, P>(head, size, key, P ? rows + (key - first) * size : rows);
 }
 
 // gathered[c] = sum over keys of weights[key] · values[key][c], for N vectors of columns.
-template <typename Real, int N>
-inline void gather(const Real* weights, const Real* values, int64_t size, int64_t count, Real factor, Real* gathered) {
+template <typename Real, typename Cell, int N>
+inline void gather(const Real* weights, const Cell* values, int64_t pitch, int64_t count, Real* gathered) {
     Vector<Real> sums[N];
     for (int n = 0; n < N; n++) sums[n] = Vector<Real>{};
     for (int64_t key = 0; key < count; key++)
-        for (int n = 0; n < N; n++) sums[n] += weights[key] * load(values + key * size + n * WIDTH<Real>);
-    for (int n = 0; n < N; n++) store(gathered + n * WIDTH<Real>, sums[n] * factor);
+        for (int n = 0; n < N; n++) sums[n] += weights[key] * numbers<Real>(values + key * pitch + n * WIDTH<Real>);
+    for (int n = 0; n < N; n++) store(gathered + n * WIDTH<Real>, sums[n]);
 }
 
-template <typename Real>
+// The weights in `scores` are replaced by what each stored row must be multiplied by.
+template <typename Real, typename Cell>
 inline void gather(const Head<Real>& head, int64_t size, Real factor) {
     constexpr int width = WIDTH<Real>;
+    const int64_t pitch = Rows<Cell>::pitch(size);
+    const Cell* values = static_cast<const Cell*>(head.values);
+    for (int64_t key = 0; key < head.count; key++)
+        head.scores[key] *= factor * Real(Rows<Cell>::scale(values + key * pitch, size));
     int64_t i = 0;
     for (; i + 8 * width <= size; i += 8 * width)
-        gather<Real, 8>(head.scores, head.values + i, size, head.count, factor, head.gathered + i);
+        gather<Real, Cell, 8>(head.scores, values + i, pitch, head.count, head.gathered + i);
     for (; i + 2 * width <= size; i += 2 * width)
-        gather<Real, 2>(head.scores, head.values + i, size, head.count, factor, head.gathered + i);
+        gather<Real, Cell, 2>(head.scores, values + i, pitch, head.count, head.gathered + i);
     for (; i + width <= size; i += width)
-        gather<Real, 1>(head.scores, head.values + i, size, head.count, factor, head.gathered + i);
+        gather<Real, Cell, 1>(head.scores, values + i, pitch, head.count, head.gathered + i);
     for (; i < size; i++) {
         Real total = 0;
-        for (int64_t key = 0; key < head.count; key++) total += head.scores[key] * head.values[key * size + i];
-        head.gathered[i] = total * factor;
+        for (int64_t key = 0; key < head.count; key++)
+            total += head.scores[key] * number<Real>(values[key * pitch + i]);
+        head.gathered[i] = total;
     }
 }
 
 constexpr int64_t DISTANCES_AT_ONCE = 256;  // rows of relative keys that stay in the first cache while lanes use them
 
-// All lanes' attention of head number `number`. `heads` are the lanes'.
-template <typename Real>
+// All lanes' attention of head number `number`, with rows of these cells. `heads` are the lanes'.
+template <typename Real, typename Cell>
 inline void attend(const Relative<Real>& relative, int64_t number, int64_t size, Real scale, const Head<Real>* heads,
                    int64_t lanes) {
     int64_t longest = 0;
@@ -107,18 +119,18 @@ inline void attend(const Relative<Real>& relative, int64_t number, int64_t size,
             const int64_t first = std::max<int64_t>(0, head.count - far), last = head.count - near;
             if (last <= first) continue;
             const int64_t beyond = std::min(last, std::max(first, head.count - known));  // keys before it: too far
-            score<Real, false>(head, size, first, beyond, nullptr);
+            score<Real, Cell, false>(head, size, first, beyond, nullptr);
             const int64_t row = known - head.count + beyond;
             if (rows)
-                score<Real, true>(head, size, beyond, last, rows + row * size);
+                score<Real, Cell, true>(head, size, beyond, last, rows + row * size);
             else
-                score<Real, false>(head, size, beyond, last, nullptr);
+                score<Real, Cell, false>(head, size, beyond, last, nullptr);
             if (bias)
                 for (int64_t key = beyond; key < last; key++) head.scores[key] += scale * bias[row + key - beyond];
         }
     }
     for (int64_t lane = 0; lane < lanes; lane++)
-        gather(heads[lane], size, 1 / exponentials(heads[lane].scores, heads[lane].count));
+        gather<Real, Cell>(heads[lane], size, 1 / exponentials(heads[lane].scores, heads[lane].count));
 }
 
 }  // namespace segue

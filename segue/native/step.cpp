@@ -34,10 +34,9 @@ struct Stack {
 };
 
 // A lane's keys and values lie in a buffer (N, 2, B, H, capacity, D).
-template <typename Real>
 struct Lane {
-    Real* rows;  // of layer 0: its keys of head 0, row 0
-    int64_t layer_stride, half_stride, head_stride;
+    char* rows;  // of layer 0: its keys of head 0, row 0
+    int64_t layer_stride, half_stride, head_stride;  // in bytes
     int64_t slot;   // the row to be written
     int64_t count;  // keys that are seen, the new one among them
 };
@@ -48,8 +47,9 @@ struct Tokens {
     const Real* added;    // (N, B, C): what positions add to each layer's inputs; null: nothing
     const Real* cosines;  // (B, D / 2) of rotary positions; null: none
     const Real* sines;
-    const Lane<Real>* lanes;
+    const Lane* lanes;
     int64_t count;
+    Stored stored;  // how keys and values are
 };
 
 // LayerNorm of a single lane (C).
@@ -142,7 +142,7 @@ struct Workspace {
 };
 
 // Attention of one head: writes the new keys and values of some lanes and gathers what they see.
-template <typename Real>
+template <typename Real, typename Cell>
 inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<Real>& tokens, Workspace<Real>& space,
                         typename Workspace<Real>::Own& own, int64_t head, const Share& lanes) {
     const Layer<Real>& layer = stack.layers[number];
@@ -150,9 +150,10 @@ inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<R
     const Real scale = Real(stack.scale);
     const Real* u = layer.relative.content_bias ? layer.relative.content_bias + head * size : nullptr;
     const Real* v = layer.relative.position_bias ? layer.relative.position_bias + head * size : nullptr;
+    const int64_t row = Rows<Cell>::pitch(size);
     Real* scores = own.scores.data();
     for (int64_t b = lanes.first; b < lanes.last; b++) {
-        const Lane<Real>& lane = tokens.lanes[b];
+        const Lane& lane = tokens.lanes[b];
         Real *content = own.heads_values.data() + b * 4 * size, *position = content + size;
         Real *key = position + size, *value = key + size;
         for (int64_t i = 0; i < size; i++) {
@@ -169,21 +170,22 @@ inline void attend_head(const Stack<Real>& stack, int64_t number, const Tokens<R
             position[i] = scale * (v ? content[i] + v[i] : content[i]);
             content[i] = scale * (u ? content[i] + u[i] : content[i]);
         }
-        Real* keys = lane.rows + number * lane.layer_stride + head * lane.head_stride;
-        Real* values = keys + lane.half_stride;
-        std::memcpy(keys + lane.slot * size, key, size * sizeof(Real));
-        std::memcpy(values + lane.slot * size, value, size * sizeof(Real));
-        const int64_t first = (lane.slot + 1 - lane.count) * size;
+        const int64_t place = number * lane.layer_stride + head * lane.head_stride;
+        Cell* keys = reinterpret_cast<Cell*>(lane.rows + place);
+        Cell* values = reinterpret_cast<Cell*>(lane.rows + place + lane.half_stride);
+        Rows<Cell>::write(key, size, keys + lane.slot * row);
+        Rows<Cell>::write(value, size, values + lane.slot * row);
+        const int64_t first = (lane.slot + 1 - lane.count) * row;
         own.heads[b] = {keys + first, values + first, lane.count, content, position, scores, key};
         scores += lane.count;
     }
-    attend(layer.relative, head, size, scale, own.heads.data() + lanes.first, lanes.last - lanes.first);
+    attend<Real, Cell>(layer.relative, head, size, scale, own.heads.data() + lanes.first, lanes.last - lanes.first);
     for (int64_t b = lanes.first; b < lanes.last; b++)
         for (int64_t i = 0; i < size; i++)
             space.gathered[(head * size + i) * places + b] = own.heads[b].gathered[i];
 }
 
-template <typename Real>
+template <typename Real, typename Cell>
 void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& space) {
     typename Workspace<Real>::Own& own = space.own[omp_get_thread_num()];
     const int64_t lanes = tokens.count, places = space.places, width = stack.width;
@@ -208,7 +210,7 @@ void run(const Stack<Real>& stack, const Tokens<Real>& tokens, Workspace<Real>& 
         const Share mine(stack.heads * groups);
         for (int64_t item = mine.first; item < mine.last; item++) {
             const Share some(lanes, 1, int(item % groups), int(groups));
-            attend_head(stack, number, tokens, space, own, item / groups, some);
+            attend_head<Real, Cell>(stack, number, tokens, space, own, item / groups, some);
         }
 #pragma omp barrier
         linear(layer.out, space.gathered.data(), lanes, places, space.outputs.data(), rounded);
@@ -229,7 +231,11 @@ int32_t step(const Stack<Real>* stack, const Tokens<Real>* tokens, int32_t threa
     try {
         Workspace<Real> space(*stack, *tokens, threads);
 #pragma omp parallel num_threads(threads)
-        run(*stack, *tokens, space);
+        {
+            if (tokens->stored == Stored::EXACT) run<Real, Real>(*stack, *tokens, space);
+            if (tokens->stored == Stored::FLOAT16) run<Real, Float16>(*stack, *tokens, space);
+            if (tokens->stored == Stored::INT8) run<Real, int8_t>(*stack, *tokens, space);
+        }
         for (int64_t b = 0; b < tokens->count; b++)
             for (int64_t i = 0; i < stack->width; i++)
                 tokens->hidden[b * stack->width + i] = space.own[0].hidden[i * space.places + b];

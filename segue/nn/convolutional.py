@@ -12,12 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import ConvolutionalConfig, ConvolutionLayer, Reach, Reading, VocabularyConfig
+from segue.config import (
+    ConvolutionalConfig,
+    ConvolutionLayer,
+    KVCache,
+    Reach,
+    Reading,
+    VocabularyConfig,
+)
 from segue.errors import InputError
 from segue.nn.changes import Watch
 from segue.nn.convolution import Boundaries, Convolution
 from segue.nn.dropout import Dropout
-from segue.nn.engine import Engine, no_int8, twin
+from segue.nn.engine import Engine, refuse_rounding, twin
 from segue.nn.filter_memory import FilterMemory, newest_rows
 from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.layout import HOST, checked_layout
@@ -194,10 +201,9 @@ class ConvolutionalModel(LanguageModel):
             hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
         return hidden, memory.advanced(rows, layout)
 
-    def frozen(self, *, int8: bool = False) -> "Engine[ConvolutionalModel]":
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> "Engine[ConvolutionalModel]":
         """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
+        refuse_rounding(self, int8, kv_cache)
         return FrozenConvolutional(self)
 
     def looks_back(self, reading: Reading) -> int | None:

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from segue.nn.engine import Engine, no_int8
+from segue.config import KVCache
+from segue.nn.engine import Engine, refuse_rounding
 from segue.nn.vocab import Vocabulary
 
 
@@ -21,10 +22,9 @@ class EncoderDecoder(nn.Module):
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         raise NotImplementedError
 
-    def frozen(self, *, int8: bool = False) -> Engine[Self]:
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> Engine[Self]:
         """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
+        refuse_rounding(self, int8, kv_cache)
         return Engine(self)
 
     def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:

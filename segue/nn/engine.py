@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from segue.config import Reading
+from segue.config import KVCache, Reading
 from segue.errors import InputError
 from segue.nn.memory import Memory
 
@@ -82,10 +82,10 @@ class Engine(Generic[Model]):
                 "the model is in training mode again; call model.frozen() once more, or model.eval()"
             )
 
-    def frozen(self, *, int8: bool = False) -> "Engine[Model]":
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> "Engine[Model]":
         """Itself: whoever wants an engine may be given a model or an engine."""
-        if int8:
-            rounded: Engine[Model] = self.model.frozen(int8=True)  # type: ignore[operator]
+        if int8 or kv_cache != "exact":
+            rounded: Engine[Model] = self.model.frozen(int8=int8, kv_cache=kv_cache)  # type: ignore[operator]
             return rounded
         return self
 
@@ -96,5 +96,8 @@ def twin(model: Model) -> Model:
     return deepcopy(model, shared).eval()
 
 
-def no_int8(model: nn.Module) -> InputError:
-    return InputError(f"int8 is for Transformer-XL; a {type(model).__name__} has no such engine")
+def refuse_rounding(model: nn.Module, int8: bool, kv_cache: KVCache) -> None:
+    """Raise an error if a model that has only an exact engine is asked for another."""
+    if int8 or kv_cache != "exact":
+        wanted = "int8" if int8 else f"a KV cache in {kv_cache}"
+        raise InputError(f"{wanted} is for Transformer-XL; a {type(model).__name__} has no such engine")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from segue import native
-from segue.config import Reach
+from segue.config import KVCache, Reach
 from segue.errors import InputError
 from segue.nn.attention import casting
 from segue.nn.block import Block
@@ -20,6 +20,7 @@ from segue.nn.engine import Engine, twin
 from segue.nn.frozen_layer import FrozenLayer, LanePart
 from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
+from segue.nn.kv_precision import KINDS, kind_of_rows, packed, row_width
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.memory import Memory, StateMemory
 from segue.nn.native_step import NativeSteps, native_steps
@@ -41,12 +42,15 @@ class FrozenXL(Engine["TransformerWithMemory"]):
     Many threads may read with it.
     """
 
-    def __init__(self, model: "TransformerWithMemory", *, int8: bool = False) -> None:
+    def __init__(
+        self, model: "TransformerWithMemory", *, int8: bool = False, kv_cache: KVCache = "exact"
+    ) -> None:
         super().__init__(
             twin(model)
         )  # whatever is replaced in the model, or set to training, stays as it is here
         if int8:
             check_int8(model)
+        self._kind = kind_of_rows(kv_cache, self._exact_kind)  # of what a memory holds
         blocks = [block for block in self.model.blocks if isinstance(block, Block)]
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
         self._patterns = layer_patterns(self.config)
@@ -55,6 +59,10 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         self._asked_native = False  # the first step asks: building takes some seconds
         self._watch = Watch(model.parameters())
 
+    @property
+    def _exact_kind(self) -> torch.dtype:
+        return self.model.vocabulary.tables[0].dtype
+
     @torch.no_grad()
     def start(self, *, lanes: int = 1, reach: Reach) -> KVMemory:
         """The memory of lanes that have read nothing yet."""
@@ -62,12 +70,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
 
     @torch.no_grad()
     def project(self, memory: Memory) -> KVMemory:
-        """A training memory as keys and values."""
+        """A training memory as keys and values; keys and values of another engine in the precision of this one."""
         if isinstance(memory, KVMemory):
-            return memory
+            return memory.stored_as(self._kind, self._exact_kind)
         if not isinstance(memory, StateMemory):
             raise InputError(f"project wants a StateMemory of this model; found {type(memory).__name__}")
-        shapes, kind = [(self.config.width,)] * self.config.layers, self.model.vocabulary.tables[0].dtype
+        shapes, kind = [(self.config.width,)] * self.config.layers, self._exact_kind
         if memory.row_shapes != shapes or memory.dtype != kind or memory.device != self.device:
             raise InputError("project wants a memory of this model, in its precision and on its device")
         self._check_still()
@@ -75,7 +83,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         turning = self._turning(places.T)
         states = zip(self._layers, memory.rows, strict=True)
         rows = [
-            layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2).to(kind)
+            packed(layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2).to(kind), self._kind)
             for layer, rows in states
         ]
         return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach)
@@ -104,8 +112,9 @@ class FrozenXL(Engine["TransformerWithMemory"]):
                 f"an engine reads on with a KVMemory; found {type(memory).__name__}: begin with its own start(), "
                 "or use project()"
             )
-        config = self.config
-        self.model.check_memory(memory, tokens, config.layers, (2, config.heads, config.head_width))
+        self._check_precision(memory)
+        row = (2, self.config.heads, row_width(self.config.head_width, self._kind))
+        self.model.check_memory(memory, tokens, self.config.layers, row, self._kind)
         self._check_still()
         fresh, layout = self.model.new_documents(memory, layout)
         if fresh is not None:
@@ -211,8 +220,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
     def _turning(self, places: Tensor) -> Rotation | None:
         if not self.config.position_encoding.rotates:
             return None
-        dtype = self.model.vocabulary.tables[0].dtype
-        return rotation(places.to(self.device, non_blocking=True), self.config.head_width, dtype)
+        places = places.to(self.device, non_blocking=True)
+        return rotation(places, self.config.head_width, self._exact_kind)
 
     def _relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
         """Each layer's relative keys for S keys or more, computed once.
@@ -233,6 +242,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
                 self._relative = {}  # replaced, not emptied: another thread may be reading it
             self._relative[key] = tables
         return tables
+
+    def _check_precision(self, memory: KVMemory) -> None:
+        if memory.dtype != self._kind and {memory.dtype, self._kind} & set(KINDS.values()):
+            raise InputError(
+                f"this engine keeps keys and values as {self._kind}; the memory's are {memory.dtype}: use project()"
+            )
 
     def _check_still(self) -> None:
         if self._watch.changed:

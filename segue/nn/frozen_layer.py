@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from segue.nn.attention import gather
 from segue.nn.block import Block
 from segue.nn.int8 import STEPS, Int8Linear
+from segue.nn.kv_precision import packed, unpacked
 from segue.nn.mask import AttentionMask
 from segue.nn.positions import Relative, RelativeKeys, Rotation
 
@@ -85,6 +86,7 @@ class FrozenLayer:
             for norm in (block.attention_norm, block.feed_forward_norm)
         )
         self.heads, self.scale, self.pre = attention.heads, attention.scale, block.pre
+        self._kind = self.attention_norm.weight.dtype
 
     def keys_values(self, states: Tensor, turning: Rotation | None) -> Tensor:
         """(2, S, B, H, D) Keys and values of a layer's inputs (S, B, C)."""
@@ -97,12 +99,13 @@ class FrozenLayer:
     def read(self, hidden: Tensor, slots: Tensor, relative: Relative | None, mask: AttentionMask) -> Tensor:
         """The layer's output for a segment (T, B, C). Its keys and values go to the last T rows of the slots."""
         turning = relative if isinstance(relative, Rotation) else None
-        slots[:, slots.size(1) - len(hidden) :] = self.keys_values(hidden, turning)
+        slots[:, slots.size(1) - len(hidden) :] = packed(self.keys_values(hidden, turning), slots.dtype)
         normed = self.attention_norm(hidden) if self.pre else hidden
         query = self.query(normed).unflatten(-1, (self.heads, -1))
         if isinstance(relative, Rotation):  # the keys in the slots are turned already
             query, relative = relative.turned(query), None
-        hidden = hidden + self.out(gather(query, slots, relative, mask, self.scale).flatten(2))
+        keys_values = unpacked(slots, self._kind)
+        hidden = hidden + self.out(gather(query, keys_values, relative, mask, self.scale).flatten(2))
         if not self.pre:
             hidden = self.attention_norm(hidden)
         rows = (self.feed_forward_norm(hidden) if self.pre else hidden).flatten(0, 1)
@@ -132,7 +135,12 @@ class FrozenLayer:
         for part, some in zip(
             parts, fresh.split([part.keys_values.size(1) for part in parts], dim=1), strict=True
         ):
-            part.keys_values[..., -1, :].copy_(some)
+            self._written(part, some)
+
+    def _written(self, part: LanePart, fresh: Tensor) -> Tensor:
+        """(2, B, H, S, D) The part's keys and values, after the newest (2, B, H, D) were written."""
+        part.keys_values[..., -1, :].copy_(packed(fresh, part.keys_values.dtype))
+        return unpacked(part.keys_values, self._kind)
 
     def _attended(
         self, query: Tensor, fresh: Tensor, relative: RelativeKeys | None, parts: Sequence[LanePart]
@@ -160,8 +168,7 @@ class FrozenLayer:
     def _part_attended(
         self, query: Tensor, fresh: Tensor, by_distance: Tensor | None, part: LanePart
     ) -> Tensor:
-        part.keys_values[..., -1, :].copy_(fresh)
-        keys, values = part.keys_values.flatten(1, 2)
+        keys, values = self._written(part, fresh).flatten(1, 2)
         scores = self._scores(query, keys, by_distance)
         if part.masked is not None:
             scores.view(len(query), self.heads, -1).masked_fill_(part.masked, float("-inf"))
@@ -173,10 +180,11 @@ class FrozenLayer:
     ) -> Tensor:
         """(B, H D) What queries (B, H, D) gather from the keys that are looked at."""
         assert part.looked_at is not None
-        part.keys_values[..., -1, :].copy_(fresh)
         lanes, heads, width = query.shape
         index = part.looked_at.expand(lanes, heads, -1)
-        keys, values = part.keys_values.gather(3, index[None, ..., None].expand(2, -1, -1, -1, width))
+        keys, values = self._written(part, fresh).gather(
+            3, index[None, ..., None].expand(2, -1, -1, -1, width)
+        )
         content = query if relative is None else query + relative.content_bias
         scores = torch.matmul(keys, content[..., None]).squeeze(-1)
         if relative is not None and len(relative.rows):

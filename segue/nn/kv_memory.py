@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from segue.config import Reach
+from segue.nn.kv_precision import packed, unpacked
 from segue.nn.layout import HOST, SegmentLayout
 from segue.nn.memory import (
     Memory,
@@ -103,6 +104,9 @@ def _stored(parts: Sequence[KVPart], size: int, slots: int) -> KVPart:
 @dataclass(frozen=True, eq=False)
 class KVMemory(Memory):
     """The keys and values that each layer made of its inputs, (B, M, 2, H, D), for weights that do not change.
+
+    They may be stored in fewer bits than the model's (`kv_precision.py`): as float16, or as rows of int8, (B, M, 2, H,
+    D + 4) with the scale of each row in its last four bytes.
 
     Lanes may lie in several buffers (`parts`): joining memories and dropping lanes copies nothing.
     """
@@ -209,6 +213,12 @@ class KVMemory(Memory):
             return self.from_rows([rows_at(row, index) for row in self.rows], lengths, self.seen, reach)
         parts = tuple(replace(part, size=min(part.size, reach.memory)) for part in self.parts)
         return replace(self, parts=parts, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
+
+    def stored_as(self, kind: torch.dtype, exact: torch.dtype) -> Self:
+        """The same memory with rows of another precision. `exact` is the model's own."""
+        if kind == self.dtype:
+            return self
+        return self._rebuilt([packed(unpacked(rows, exact), kind) for rows in self.rows])
 
     def merged(self) -> Self:
         """The same memory in one buffer."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segue.config import LanguageConfig, Reach, Reading
+from segue.config import KVCache, LanguageConfig, Reach, Reading
 from segue.errors import InputError
-from segue.nn.engine import Engine, no_int8
+from segue.nn.engine import Engine, refuse_rounding
 from segue.nn.memory import Memory
 from segue.nn.vocab import Vocabulary
 
@@ -43,10 +43,9 @@ class LanguageModel(nn.Module):
         """Read a segment (B, T): its hidden states (B, T, C), and the memory to read on with."""
         raise NotImplementedError
 
-    def frozen(self, *, int8: bool = False) -> "Engine[Any]":
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> "Engine[Any]":
         """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
+        refuse_rounding(self, int8, kv_cache)
         return Engine(self)
 
     def looks_back(self, reading: Reading) -> int | None:
@@ -65,24 +64,34 @@ class LanguageModel(nn.Module):
         """Refuse token ids that the vocabulary does not have; call it where data enters."""
         self.vocabulary.check(tokens)
 
-    def check_memory(self, memory: Memory, tokens: Tensor, layers: int, row: tuple[int, ...]) -> None:
-        """Refuse a memory of another model, of another number of lanes, or that lies elsewhere."""
+    def check_memory(
+        self,
+        memory: Memory,
+        tokens: Tensor,
+        layers: int,
+        row: tuple[int, ...],
+        kind: torch.dtype | None = None,
+    ) -> None:
+        """Refuse a memory of another model, of another number of lanes, or that lies elsewhere.
+
+        Its rows are of this kind; None: the model's.
+        """
         shapes = memory.row_shapes
         if shapes != [row] * layers:
             raise InputError(
                 f"this model's memory has {layers} layers of rows {row}; found {len(shapes)} of "
                 f"{sorted(set(shapes))}; begin with model.start()"
             )
-        self.check_place(memory, tokens)
+        self.check_place(memory, tokens, kind)
 
-    def check_place(self, memory: Memory, tokens: Tensor) -> None:
+    def check_place(self, memory: Memory, tokens: Tensor, kind: torch.dtype | None = None) -> None:
         """Refuse a memory of another number of lanes, or that lies elsewhere than model and tokens."""
         if memory.lanes != len(tokens):
             raise InputError(
                 f"the memory has {memory.lanes} lanes and the tokens {len(tokens)}; "
                 "start as many lanes as you read, or use memory.select() and join()"
             )
-        kind, home = self.vocabulary.tables[0].dtype, self.device
+        kind, home = kind or self.vocabulary.tables[0].dtype, self.device
         if not memory.device == tokens.device == home or (
             memory.dtype != kind and not torch.is_autocast_enabled(home.type)
         ):

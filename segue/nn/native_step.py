@@ -22,6 +22,9 @@ from segue.nn.positions import Relative as AnyRelative
 from segue.nn.positions import RelativeKeys, Rotation
 
 CALLS = {torch.float32: "segue_step_float", torch.float64: "segue_step_double"}
+STORED = {torch.float16: 1, torch.int8: 2}
+"""Precisions of keys and values besides the model's own, as `Stored` of native/rows.hpp counts them."""
+
 MOST_TABLES = 32
 """Tables of relative keys whose addresses are kept."""
 
@@ -60,10 +63,12 @@ _Stack = _structure(
 _Lane = _structure(
     "Lane",
     rows=_ADDRESS,
-    **dict.fromkeys(("layer_stride", "half_stride", "head_stride", "slot", "count"), _SIZE),
+    **dict.fromkeys(("layer_stride", "half_stride", "head_stride", "slot", "count"), _SIZE),  # in bytes
 )
 _Tokens = _structure(
-    "Tokens", hidden=_ADDRESS, added=_ADDRESS, cosines=_ADDRESS, sines=_ADDRESS, lanes=_ADDRESS, count=_SIZE
+    "Tokens",
+    **dict.fromkeys(("hidden", "added", "cosines", "sines", "lanes"), _ADDRESS),
+    **dict.fromkeys(("count", "stored"), _SIZE),
 )
 
 
@@ -87,7 +92,7 @@ class NativeSteps:
         """
         library, hidden = native.library(), hidden.clone(memory_format=torch.contiguous_format)
         assert library is not None
-        assert memory.dtype == hidden.dtype
+        stored = 0 if memory.dtype == hidden.dtype else STORED[memory.dtype]
         turning = relative[0] if isinstance(relative[0], Rotation) else None
         cosines, sines = (
             (None, None) if turning is None else (turning.cosines.contiguous(), turning.sines.contiguous())
@@ -97,6 +102,7 @@ class NativeSteps:
             *(_address(tensor) for tensor in (hidden, added, cosines, sines)),
             ctypes.addressof(lanes),
             len(lanes),
+            stored,
         )
         stack, *_ = self._stack(relative if turning is None else [None] * len(self._layers))
         call = getattr(library, CALLS[hidden.dtype])
@@ -200,9 +206,9 @@ def _lanes(memory: KVMemory) -> Any:
         storage = part.buffer.storage
         assert storage.dtype == memory.dtype
         assert storage.is_contiguous()
-        layer, half, lane, head, _, _ = storage.stride()
-        first, step = storage.data_ptr(), lane * storage.element_size()
+        layer, half, lane, head, _, _ = (stride * storage.element_size() for stride in storage.stride())
+        first = storage.data_ptr()
         for place in range(part.lanes.start, part.lanes.stop):
-            lanes[number] = (first + place * step, layer, half, head, part.end, min(held[number] + 1, most))
+            lanes[number] = (first + place * lane, layer, half, head, part.end, min(held[number] + 1, most))
             number += 1
     return lanes

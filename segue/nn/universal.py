@@ -12,10 +12,10 @@ Letters: B lanes, T tokens in the segment, C width.
 import torch
 from torch import Tensor, nn
 
-from segue.config import UniversalConfig
+from segue.config import KVCache, UniversalConfig
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
-from segue.nn.engine import no_int8
+from segue.nn.engine import refuse_rounding
 from segue.nn.frozen import FrozenXL
 from segue.nn.halting import Pondering, initialise_halting
 from segue.nn.kv_memory import KVMemory
@@ -44,10 +44,9 @@ class UniversalTransformer(TransformerWithMemory):
         initialise(self, config.init)
         initialise_halting(self)
 
-    def frozen(self, *, int8: bool = False) -> "FrozenUniversal":
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> "FrozenUniversal":
         """The engine that reads with these weights. While it is in use they must not change."""
-        if int8:
-            raise no_int8(self)
+        refuse_rounding(self, int8, kv_cache)
         return FrozenUniversal(self)
 
     def forward(

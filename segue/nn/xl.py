@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from segue.config import Reach, Reading, UniversalConfig, XLConfig
+from segue.config import KVCache, Reach, Reading, UniversalConfig, XLConfig
 from segue.errors import InputError
 from segue.nn.block import Block
 from segue.nn.dropout import Dropout
@@ -167,9 +167,12 @@ class TransformerXL(TransformerWithMemory):
         self.dropout = Dropout(config.dropout)
         initialise(self, config.init)
 
-    def frozen(self, *, int8: bool = False) -> FrozenXL:
-        """The engine that reads with these weights. While it is in use they must not change."""
-        return FrozenXL(self, int8=int8)
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> FrozenXL:
+        """The engine that reads with these weights. While it is in use they must not change.
+
+        `int8` rounds the weights to 8 bits; `kv_cache` is the precision of keys and values in memory.
+        """
+        return FrozenXL(self, int8=int8, kv_cache=kv_cache)
 
     def forward(
         self,
