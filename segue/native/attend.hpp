@@ -23,7 +23,7 @@ struct Relative {
 
 // One head of one lane: its keys and values in the order of their age, the newest just written.
 template <typename Real>
-struct Head {
+struct LaneHead {
     const void* keys;    // (count, D), as they are stored
     const void* values;  // (count, D)
     int64_t count;
@@ -35,7 +35,7 @@ struct Head {
 
 // Scores of K neighbouring keys; P: with position terms, whose first row is `rows`.
 template <typename Real, typename Cell, int K, bool P>
-inline void score_some(const Head<Real>& head, int64_t size, int64_t key, const Real* rows) {
+inline void score_some(const LaneHead<Real>& head, int64_t size, int64_t key, const Real* rows) {
     constexpr int width = WIDTH<Real>;
     const int64_t pitch = Rows<Cell>::pitch(size);
     const Cell* keys = static_cast<const Cell*>(head.keys) + key * pitch;
@@ -61,7 +61,7 @@ inline void score_some(const Head<Real>& head, int64_t size, int64_t key, const 
 }
 
 template <typename Real, typename Cell, bool P>
-inline void score(const Head<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows) {
+inline void score(const LaneHead<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows) {
     int64_t key = first;
     for (; key + 4 <= last; key += 4)
         score_some<Real, Cell, 4, P>(head, size, key, P ? rows + (key - first) * size : rows);
@@ -80,7 +80,7 @@ inline void gather(const Real* weights, const Cell* values, int64_t pitch, int64
 
 // The weights in `scores` are replaced by what each stored row must be multiplied by.
 template <typename Real, typename Cell>
-inline void gather(const Head<Real>& head, int64_t size, Real factor) {
+inline void gather(const LaneHead<Real>& head, int64_t size, Real factor) {
     constexpr int width = WIDTH<Real>;
     const int64_t pitch = Rows<Cell>::pitch(size);
     const Cell* values = static_cast<const Cell*>(head.values);
@@ -105,7 +105,7 @@ constexpr int64_t DISTANCES_AT_ONCE = 256;  // rows of relative keys that stay i
 
 // All lanes' attention of head number `number`, with rows of these cells. `heads` are the lanes'.
 template <typename Real, typename Cell>
-inline void attend(const Relative<Real>& relative, int64_t number, int64_t size, Real scale, const Head<Real>* heads,
+inline void attend(const Relative<Real>& relative, int64_t number, int64_t size, Real scale, const LaneHead<Real>* heads,
                    int64_t lanes) {
     int64_t longest = 0;
     for (int64_t lane = 0; lane < lanes; lane++) longest = std::max(longest, heads[lane].count);
@@ -115,7 +115,7 @@ inline void attend(const Relative<Real>& relative, int64_t number, int64_t size,
     for (int64_t far = longest; far > 0; far -= DISTANCES_AT_ONCE) {  // distances far-1 … near
         const int64_t near = std::max<int64_t>(0, far - DISTANCES_AT_ONCE);
         for (int64_t lane = 0; lane < lanes; lane++) {
-            const Head<Real>& head = heads[lane];
+            const LaneHead<Real>& head = heads[lane];
             const int64_t first = std::max<int64_t>(0, head.count - far), last = head.count - near;
             if (last <= first) continue;
             const int64_t beyond = std::min(last, std::max(first, head.count - known));  // keys before it: too far

@@ -18,7 +18,7 @@ int64_t block_size(const Problem& problem) {
 // Memory that all threads read, taken before they start.
 template <class T>
 Setting<T> prepared(const Problem& problem, bool backward) {
-    Setting<T> setting{problem, rounded_up(problem.width, Numbers<T>::panel), nullptr, nullptr, nullptr};
+    Setting<T> setting{problem, rounded_up(problem.width, PANEL<T>), nullptr, nullptr, nullptr};
     setting.rows_transposed = room<T>(SHARED_ROWS, problem.heads * setting.transposed_size());
     if (backward && problem.row_width)
         setting.row_panels = room<T>(SHARED_ROW_PANELS, problem.heads * problem.rows * setting.padded);

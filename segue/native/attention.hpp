@@ -10,7 +10,7 @@
 
 #include "native.hpp"
 #include "philox.hpp"
-#include "vectors.hpp"
+#include "product.hpp"
 
 namespace segue {
 
@@ -124,7 +124,7 @@ struct Tile {
 // row may be read askew.
 template <class T>
 struct Block {
-    static constexpr int64_t GUARD = std::max<int64_t>(2 * Numbers<T>::panel, 32);
+    static constexpr int64_t GUARD = std::max<int64_t>(2 * PANEL<T>, 32);
     int64_t begin, end, low = 0, high = 0, pitch = 0;
     std::vector<Tile> tiles;
 
@@ -136,7 +136,7 @@ struct Block {
             all.join(tile.seen);
             tiles.push_back(tile);
         }
-        low = all.low / Numbers<T>::panel * Numbers<T>::panel;
+        low = all.low / PANEL<T> * PANEL<T>;
         high = std::max(low, all.high);
         // An odd number of cache lines from row to row: a column is then spread over the whole cache.
         pitch = rounded_up(high - low, 16) + rounded_up(GUARD, 16);
@@ -162,8 +162,8 @@ struct Setting {
     const Range* of_lane(int64_t lane) const {
         return ranges + (problem.documents || problem.padding ? lane * problem.queries : 0);
     }
-    int64_t row_panel_count() const { return (problem.rows + Numbers<T>::panel - 1) / Numbers<T>::panel; }
-    int64_t transposed_size() const { return row_panel_count() * Numbers<T>::panel * problem.row_width; }
+    int64_t row_panel_count() const { return (problem.rows + PANEL<T> - 1) / PANEL<T>; }
+    int64_t transposed_size() const { return row_panel_count() * PANEL<T> * problem.row_width; }
 };
 
 }  // namespace segue

@@ -107,8 +107,8 @@ public:
     int64_t key_count = 0;
 
 private:
-    static constexpr int64_t panel = Numbers<T>::panel;
-    static constexpr int64_t wide = Numbers<T>::count;
+    static constexpr int64_t panel = PANEL<T>;
+    static constexpr int64_t wide = WIDTH<T>;
 
     const T* input(const void* tensor, const int64_t* strides, int64_t time) const {
         return static_cast<const T*>(tensor) + time * strides[0] + lane * strides[1] + head * strides[2];
@@ -226,7 +226,7 @@ private:
             store(row + key, power);
             sums[number % 2] += power;
         }
-        const T sum = sum_of<T>(sums[0] + sums[1]);
+        const T total = sum<T>(sums[0] + sums[1]);
         for (int64_t key = part.seen.low; key < start; key++) row[key] = 0;
         for (int64_t key = seen.high; key < part.seen.high; key++) row[key] = 0;
         if (problem.grains && seen.low < seen.high) {
@@ -235,8 +235,8 @@ private:
                 store(row + key, Vector<T>(load(row + key) * load(factors + key)));
         }
         static_cast<T*>(problem.logs)[log_place(query)] =
-            sum == 0 ? std::numeric_limits<T>::lowest() : largest + std::log(sum);
-        return sum == 0 ? T(0) : 1 / sum;
+            total == 0 ? std::numeric_limits<T>::lowest() : largest + std::log(total);
+        return total == 0 ? T(0) : 1 / total;
     }
 
     // From scores and gradients of weights: weights as dropout left them, and gradients of scores. Zero where not seen.

@@ -13,9 +13,9 @@
 
 namespace segue {
 
-// As `Matrix` of segue/nn/native_step.py.
+// As `Weights` of segue/nn/native_step.py.
 template <typename Real>
-struct Matrix {
+struct Weights {
     const Real* weights;    // null: they are rounded
     const Real* bias;       // or null
     const int8_t* rounded;  // (outputs, inputs)
@@ -44,7 +44,7 @@ inline Real product_of(const Real* weights, const Real* inputs, int64_t size) {
 
 // R outputs for V vectors of lanes: each weight is spread over a vector.
 template <typename Real, int R, int V>
-inline void tile(const Matrix<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+inline void tile(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
     constexpr int width = WIDTH<Real>;
     const Real* weights = matrix.weights + row * matrix.inputs;
     Vector<Real> sums[R][V];
@@ -65,7 +65,7 @@ inline void tile(const Matrix<Real>& matrix, const Real* inputs, int64_t places,
 
 // R outputs for all lanes.
 template <typename Real, int R>
-inline void tiles(const Matrix<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+inline void tiles(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
     constexpr int width = WIDTH<Real>;
     int64_t lane = 0;
     for (; lane + 2 * width <= places; lane += 2 * width)
@@ -75,7 +75,7 @@ inline void tiles(const Matrix<Real>& matrix, const Real* inputs, int64_t places
 
 // One output of L lanes, from 8-bit weights.
 template <int L, typename Real>
-inline void rounded_outputs(const Matrix<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t row,
+inline void rounded_outputs(const Weights<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t row,
                             Real* outputs, bool relu) {
     int32_t products[L];
     products_of(matrix.rounded + row * matrix.inputs, inputs.steps + lane * matrix.inputs, matrix.inputs, products);
@@ -91,7 +91,7 @@ constexpr int ROWS = 6;  // of weights in a tile: with two vectors of lanes, as 
 
 // This thread's share of the outputs. Rounded inputs go to `space`.
 template <typename Real>
-inline void linear(const Matrix<Real>& matrix, const Real* inputs, int64_t lanes, int64_t places, Real* outputs,
+inline void linear(const Weights<Real>& matrix, const Real* inputs, int64_t lanes, int64_t places, Real* outputs,
                    const RoundedInputs& space, bool relu = false) {
     const Share mine(matrix.outputs, places > 1 ? ROWS : 4);
     int64_t row = mine.first;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "vectors.hpp"
+#include "vector.hpp"
 
 namespace segue {
 
@@ -39,7 +39,7 @@ inline void philox(uint64_t seed, uint32_t block, uint64_t place, uint32_t (&wor
 // `factors` holds whole blocks of draws: its first is of the number `first` rounded down to a block.
 template <class T>
 void dropout_factors(uint64_t seed, uint64_t place, uint32_t grains, int64_t first, int64_t last, T* factors) {
-    constexpr int64_t wide = Numbers<T>::count;
+    constexpr int64_t wide = WIDTH<T>;
     typedef int32_t Draws __attribute__((vector_size(4 * wide)));
     const T growth = T(65536.0 / (65536.0 - grains));
     const int32_t dropped = int32_t(grains);

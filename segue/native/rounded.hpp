@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <cmath>
+
 #include "native.hpp"
 #include "vector.hpp"
 

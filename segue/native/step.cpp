@@ -21,7 +21,7 @@ struct Norm {
 
 template <typename Real>
 struct Layer {
-    Matrix<Real> query, key_value, out, inner, outer;
+    Weights<Real> query, key_value, out, inner, outer;
     Norm<Real> attention_norm, feed_forward_norm;
     Relative<Real> relative;
 };
@@ -112,7 +112,7 @@ struct Workspace {
         std::vector<Real> scores;          // (keys of all lanes)
         std::vector<int16_t> steps;
         std::vector<float> largest;
-        std::vector<Head<Real>> heads;
+        std::vector<LaneHead<Real>> heads;
     };
     std::vector<Own> own;
 

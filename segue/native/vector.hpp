@@ -5,7 +5,6 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -75,60 +74,83 @@ inline Real sum(Vector<Real> vector) {
     return sum_of<Real>(vector);
 }
 
-// exp(x) for x <= 0, by a polynomial on [-ln 2 / 2, ln 2 / 2]: within 2 units in the last place; 0 below -87.
-inline Vector<float> exp_of_negative(Vector<float> x) {
-    typedef int32_t Integers __attribute__((vector_size(VECTOR_BYTES)));
-    const Vector<float> least = all(-87.0f);
-    const Integers vanishing = x < least;
-    x = vanishing ? least : x;
-    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the lowest bits
-    const Vector<float> shifted = x * 1.44269504088896341f + shift;
-    const Vector<float> power = shifted - shift;
-    x = x - power * 0.693359375f;
-    x = x - power * -2.12194440e-4f;
-    Vector<float> y = all(1.9875691500e-4f);
-    y = y * x + 1.3981999507e-3f;
-    y = y * x + 8.3334519073e-3f;
-    y = y * x + 4.1665795894e-2f;
-    y = y * x + 1.6666665459e-1f;
-    y = y * x + 5.0000001201e-1f;
-    y = y * (x * x) + x + 1.0f;
+template <class T>
+inline T largest_of(Vector<T> vector) {
+    T largest = vector[0];
+    for (int lane = 1; lane < WIDTH<T>; lane++) largest = vector[lane] > largest ? vector[lane] : largest;
+    return largest;
+}
+
+// The bits of a float as an integer, and the constants of exp: ln 2 in two parts, and 1 / n!.
+template <class T>
+struct Exponential;
+
+template <>
+struct Exponential<float> {
+    using Bits = int32_t;
+    static constexpr int mantissa = 23, bias = 127, terms = 7;
+    static constexpr float lowest = -87.0f, shift = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer
+    static constexpr float high = 0.693359375f, low = -2.12194440e-4f;
+};
+
+template <>
+struct Exponential<double> {
+    using Bits = int64_t;
+    static constexpr int mantissa = 52, bias = 1023, terms = 13;
+    static constexpr double lowest = -708.0, shift = 6755399441055744.0;
+    static constexpr double high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
+};
+
+// e^x for x <= 88, to about one unit in the last place; zero where x is lower than the lowest normal number's log.
+template <class T>
+inline Vector<T> exponential(Vector<T> x) {
+    using Table = Exponential<T>;
+    typedef typename Table::Bits Integers __attribute__((vector_size(VECTOR_BYTES)));
+    const Vector<T> floor = Table::lowest - Vector<T>{};
+    const Integers vanishing = x < floor;
+    x = vanishing ? floor : x;
+    const Vector<T> shifted = x * T(1.4426950408889634074) + Table::shift;
+    const Vector<T> whole = shifted - Table::shift;
+    const Vector<T> rest = (x - whole * Table::high) - whole * Table::low;
+    T factorial = 1;
+    for (int n = 2; n <= Table::terms; n++) factorial *= T(n);
+    Vector<T> sum = T(1) / factorial - Vector<T>{};
+#pragma GCC unroll 16
+    for (int n = Table::terms; n > 0; n--) {
+        factorial /= T(n);
+        sum = sum * rest + T(1) / factorial;
+    }
     Integers bits;
     std::memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits - 0x4b400000 + 127) << 23;
-    Vector<float> scale;
-    std::memcpy(&scale, &bits, sizeof scale);
-    return vanishing ? Vector<float>{} : y * scale;
+    bits = (bits + Table::bias) << Table::mantissa;  // the low bits of `shifted` hold the integer
+    Vector<T> power;
+    std::memcpy(&power, &bits, sizeof power);
+    const Vector<T> result = sum * power;
+    return vanishing ? Vector<T>{} : result;
 }
 
 // Replaces scores by exp(score - largest) and returns their sum. Some score must be finite.
-inline float exponentials(float* scores, int64_t count) {
-    constexpr int width = WIDTH<float>;
-    float largest = -std::numeric_limits<float>::infinity();
+template <class T>
+inline T exponentials(T* scores, int64_t count) {
+    constexpr int width = WIDTH<T>;
+    T largest = -std::numeric_limits<T>::infinity();
     for (int64_t i = 0; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
-    Vector<float> sums{};
+    Vector<T> sums{};
     int64_t i = 0;
     for (; i + width <= count; i += width) {
-        const Vector<float> weights = exp_of_negative(load(scores + i) - largest);
+        const Vector<T> weights = exponential<T>(load(scores + i) - largest);
         store(scores + i, weights);
         sums += weights;
     }
     if (i < count) {
-        float rest[width];
-        for (int j = 0; j < width; j++) rest[j] = i + j < count ? scores[i + j] - largest : -1000.0f;
-        const Vector<float> weights = exp_of_negative(load(rest));
+        T rest[width];
+        for (int j = 0; j < width; j++) rest[j] = i + j < count ? scores[i + j] - largest : T(-1000);
+        const Vector<T> weights = exponential<T>(load(rest));
         store(rest, weights);
-        std::memcpy(scores + i, rest, (count - i) * sizeof(float));
+        std::memcpy(scores + i, rest, (count - i) * sizeof(T));
         sums += weights;
     }
-    return sum<float>(sums);
-}
-
-inline double exponentials(double* scores, int64_t count) {
-    double largest = -std::numeric_limits<double>::infinity(), total = 0;
-    for (int64_t i = 0; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
-    for (int64_t i = 0; i < count; i++) total += scores[i] = std::exp(scores[i] - largest);
-    return total;
+    return sum<T>(sums);
 }
 
 }  // namespace segue

@@ -37,8 +37,8 @@ def _structure(name: str, **fields: Any) -> type[ctypes.Structure]:
 
 
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_int64
-_Matrix = _structure(
-    "Matrix",
+_Weights = _structure(
+    "Weights",
     **dict.fromkeys(("weights", "bias", "rounded", "scales"), _ADDRESS),
     step=ctypes.c_double,
     outputs=_SIZE,
@@ -50,7 +50,7 @@ _Relative = _structure(
 )
 _Layer = _structure(
     "Layer",
-    **dict.fromkeys(("query", "key_value", "out", "inner", "outer"), _Matrix),
+    **dict.fromkeys(("query", "key_value", "out", "inner", "outer"), _Weights),
     **dict.fromkeys(("attention_norm", "feed_forward_norm"), _Norm),
     relative=_Relative,
 )
@@ -178,9 +178,9 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def _matrix(linear: FloatLinear | PlainInt8) -> ctypes.Structure:
     if isinstance(linear, FloatLinear):
-        return _Matrix(_address(linear.weight), _address(linear.bias), None, None, 0, *linear.weight.shape)
+        return _Weights(_address(linear.weight), _address(linear.bias), None, None, 0, *linear.weight.shape)
     rounded, bias, scales = (_address(tensor) for tensor in (linear.weight, linear.bias, linear.scales))
-    return _Matrix(None, bias, rounded, scales, linear.step, *linear.weight.shape)
+    return _Weights(None, bias, rounded, scales, linear.step, *linear.weight.shape)
 
 
 def _norm(norm: FrozenNorm) -> ctypes.Structure:

@@ -1,49 +1,20 @@
-// Vectors as wide as the processor has them, and the one product that all attention is made of.
+// The one product that attention is made of: up to 6 rows of A by a panel of B that is 2 vectors wide, in registers.
 //
-// A tile of C is computed in registers: up to 6 rows of A by a panel of B that is 2 vectors wide. Every number of C is
-// one chain of multiply-adds in the order of the depth, whatever is computed beside it: no result depends on how the
-// work is cut. The compiler makes the vector code: there are no intrinsics.
+// Every number of C is one chain of multiply-adds in the order of the depth, whatever is computed beside it: no result
+// depends on how the work is cut. The compiler makes the vector code: there are no intrinsics.
 
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <limits>
 #include <utility>
+
+#include "vector.hpp"
 
 namespace segue {
 
-#if defined(__AVX512F__)
-constexpr int VECTOR_BYTES = 64;
-#elif defined(__AVX__)
-constexpr int VECTOR_BYTES = 32;
-#else
-constexpr int VECTOR_BYTES = 16;
-#endif
-
 template <class T>
-struct Numbers {
-    typedef T Vector __attribute__((vector_size(VECTOR_BYTES)));
-    static constexpr int64_t count = VECTOR_BYTES / sizeof(T);  // in a vector
-    static constexpr int64_t panel = 2 * count;                 // columns of a tile
-};
-
-template <class T>
-using Vector = typename Numbers<T>::Vector;
+constexpr int64_t PANEL = 2 * WIDTH<T>;  // columns of a tile
 
 constexpr int64_t TILE_ROWS = 6;  // with 2 vectors each: 12 of the 16 registers that AVX2 has
-
-template <class T>
-inline Vector<T> load(const T* from) {
-    Vector<T> vector;
-    std::memcpy(&vector, from, sizeof vector);
-    return vector;
-}
-
-template <class T>
-inline void store(T* to, Vector<T> vector) {
-    std::memcpy(to, &vector, sizeof vector);
-}
 
 inline int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
@@ -59,7 +30,7 @@ struct Matrix {
 // C = A B or C += A B for ROWS rows of C. A's rows are contiguous, or, if TRANSPOSED, its columns are.
 template <class T, int ROWS, bool TRANSPOSED>
 inline void tile(int64_t depth, Matrix<const T> a, const T* panel, Matrix<T> c, bool adding) {
-    constexpr int64_t wide = Numbers<T>::count;
+    constexpr int64_t wide = WIDTH<T>;
     Vector<T> left[ROWS], right[ROWS];
     for (int row = 0; row < ROWS; row++) {
         left[row] = adding ? load(c.row(row)) : Vector<T>{};
@@ -96,14 +67,14 @@ inline void tile(int64_t rows, int64_t depth, Matrix<const T> a, const T* panel,
 template <class T>
 inline void copy(const T* from, int64_t count, T* to) {
     int64_t n = 0;
-    for (; n + Numbers<T>::count <= count; n += Numbers<T>::count) store(to + n, load(from + n));
+    for (; n + WIDTH<T> <= count; n += WIDTH<T>) store(to + n, load(from + n));
     for (; n < count; n++) to[n] = from[n];
 }
 
 // The numbers a_0 b_0 a_1 b_1 … of the lower or upper halves of two vectors.
 template <class T, std::size_t... N>
 inline void interleave(Vector<T> a, Vector<T> b, Vector<T>& low, Vector<T>& high, std::index_sequence<N...>) {
-    constexpr int count = int(Numbers<T>::count);
+    constexpr int count = WIDTH<T>;
     low = __builtin_shufflevector(a, b, int(N / 2 + (N % 2) * count)...);
     high = __builtin_shufflevector(a, b, int(N / 2 + (N % 2) * count + count / 2)...);
 }
@@ -111,7 +82,7 @@ inline void interleave(Vector<T> a, Vector<T> b, Vector<T>& low, Vector<T>& high
 // A square of as many rows as a vector has numbers: interleaving the halves log2 times transposes it.
 template <class T>
 inline void transpose(const T* from, int64_t stride, T* to, int64_t to_stride) {
-    constexpr int count = int(Numbers<T>::count);
+    constexpr int count = WIDTH<T>;
     Vector<T> rows[count], mixed[count];
     for (int row = 0; row < count; row++) rows[row] = load(from + row * stride);
     for (int half = 1; half < count; half *= 2) {
@@ -127,7 +98,7 @@ inline void transpose(const T* from, int64_t stride, T* to, int64_t to_stride) {
 // filled up with zeros.
 template <class T>
 void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
-    constexpr int64_t panel = Numbers<T>::panel, wide = Numbers<T>::count;
+    constexpr int64_t panel = PANEL<T>, wide = WIDTH<T>;
     for (int64_t first = 0; first < count; first += panel, to += panel * width) {
         const int64_t here = count - first < panel ? count - first : panel;
         if (here < panel) std::memset(to, 0, sizeof(T) * panel * width);
@@ -145,78 +116,16 @@ void pack_transposed(const T* from, int64_t stride, int64_t count, int64_t width
 // Panels of B: from rows (count, width), `stride` apart, panel after panel of (count, panel) numbers.
 template <class T>
 void pack(const T* from, int64_t stride, int64_t count, int64_t width, T* to) {
-    constexpr int64_t panel = Numbers<T>::panel;
+    constexpr int64_t panel = PANEL<T>;
     const int64_t whole = width / panel;
     if (width % panel) std::memset(to + whole * panel * count, 0, sizeof(T) * panel * count);
     for (int64_t row = 0; row < count; row++) {
         const T* source = from + row * stride;
         for (int64_t number = 0; number < whole; number++)
-            for (int64_t n = 0; n < panel; n += Numbers<T>::count)
+            for (int64_t n = 0; n < panel; n += WIDTH<T>)
                 store(to + (number * count + row) * panel + n, load(source + number * panel + n));
         copy(source + whole * panel, width % panel, to + (whole * count + row) * panel);
     }
-}
-
-// The bits of a float as an integer, and the constants of exp: ln 2 in two parts, and 1 / n!.
-template <class T>
-struct Exponential;
-
-template <>
-struct Exponential<float> {
-    using Bits = int32_t;
-    static constexpr int mantissa = 23, bias = 127, terms = 7;
-    static constexpr float lowest = -87.0f, shift = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer
-    static constexpr float high = 0.693359375f, low = -2.12194440e-4f;
-};
-
-template <>
-struct Exponential<double> {
-    using Bits = int64_t;
-    static constexpr int mantissa = 52, bias = 1023, terms = 13;
-    static constexpr double lowest = -708.0, shift = 6755399441055744.0;
-    static constexpr double high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
-};
-
-// e^x for x <= 88, to about one unit in the last place; zero where x is lower than the lowest normal number's log.
-template <class T>
-inline Vector<T> exponential(Vector<T> x) {
-    using Table = Exponential<T>;
-    typedef typename Table::Bits Integers __attribute__((vector_size(VECTOR_BYTES)));
-    const Vector<T> floor = Table::lowest - Vector<T>{};
-    const Integers vanishing = x < floor;
-    x = vanishing ? floor : x;
-    const Vector<T> shifted = x * T(1.4426950408889634074) + Table::shift;
-    const Vector<T> whole = shifted - Table::shift;
-    const Vector<T> rest = (x - whole * Table::high) - whole * Table::low;
-    T factorial = 1;
-    for (int n = 2; n <= Table::terms; n++) factorial *= T(n);
-    Vector<T> sum = T(1) / factorial - Vector<T>{};
-#pragma GCC unroll 16
-    for (int n = Table::terms; n > 0; n--) {
-        factorial /= T(n);
-        sum = sum * rest + T(1) / factorial;
-    }
-    Integers bits;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + Table::bias) << Table::mantissa;  // the low bits of `shifted` hold the integer
-    Vector<T> power;
-    std::memcpy(&power, &bits, sizeof power);
-    const Vector<T> result = sum * power;
-    return vanishing ? Vector<T>{} : result;
-}
-
-template <class T>
-inline T sum_of(Vector<T> vector) {
-    T sum = 0;
-    for (int lane = 0; lane < Numbers<T>::count; lane++) sum += vector[lane];
-    return sum;
-}
-
-template <class T>
-inline T largest_of(Vector<T> vector) {
-    T largest = vector[0];
-    for (int lane = 1; lane < Numbers<T>::count; lane++) largest = vector[lane] > largest ? vector[lane] : largest;
-    return largest;
 }
 
 }  // namespace segue
