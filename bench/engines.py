@@ -1,4 +1,4 @@
-"""Engines for reading beside each other and the machine: steps of torch and native ones, float32 and 8-bit weights.
+"""Engines for reading beside each other and the machine: steps of torch and native ones, exact and in fewer bits.
 
     python bench/engines.py                 # part of `make bench`; needs no peers
     python bench/engines.py --processor     # one thread, processor time: for a busy machine
@@ -18,10 +18,11 @@ import torch
 import segue
 from machine import THREADS, Times, interleaved
 from segue import native
+from segue.config import KVCache
 from segue.native import SWITCH
 from segue.nn.frozen import FrozenXL
 
-LAYERS, WIDTH, INNER, MEMORY = 12, 512, 2048, 1600
+LAYERS, WIDTH, HEADS, INNER, MEMORY = 12, 512, 8, 2048, 1600
 TABLE = 64 * 2**20
 """Numbers whose sum tells the reading speed: more than any cache holds."""
 
@@ -44,11 +45,12 @@ def engines(
     repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[str, str, dict[str, Times], dict[str, Any]]]:
     """For one stream and for sixteen: what was done, the setting, the times, and how near the limit they are."""
-    config = segue.XLConfig(vocab=256, width=WIDTH, layers=LAYERS, heads=8, feedforward=INNER)
+    config = segue.XLConfig(vocab=256, width=WIDTH, layers=LAYERS, heads=HEADS, feedforward=INNER)
     model, table = segue.TransformerXL(config).eval(), torch.randn(TABLE)
-    kinds = {"": model.frozen()}
+    bits: dict[str, tuple[bool, KVCache]] = {"": (False, "exact"), " float16 KV": (False, "float16")}
     if "fbgemm" in torch.backends.quantized.supported_engines:
-        kinds[" int8"] = model.frozen(int8=True)
+        bits |= {" int8": (True, "exact"), " int8, int8 KV": (True, "int8")}
+    kinds = {kind: model.frozen(int8=int8, kv_cache=kv_cache) for kind, (int8, kv_cache) in bits.items()}
     for lanes in (1, 16):
         works = {
             f"{name}{kind}": Stream(engine, lanes, switch)
@@ -60,19 +62,21 @@ def engines(
         speed = 4 * TABLE / times.pop("sum").median
         notes: dict[str, Any] = {"reading GB/s": round(speed / 1e9, 1)}
         for kind in kinds:
-            needed = bytes_of_a_token(lanes, 1 if kind else 4)
+            needed = bytes_of_a_token(lanes, *bits[kind])
             ours = times[f"native{kind}"]
             notes[f"torch / native{kind}"] = round(times[f"torch{kind}"].over(ours), 2)
             notes[f"native{kind} / limit"] = round(ours.median / (needed / speed), 2)
+            notes[f"native / native{kind}"] = round(times["native"].over(ours), 2)
         work = "one stream" if lanes == 1 else f"{lanes} streams"
         yield f"a token, {work}", f"{LAYERS} layers of {WIDTH}, M {MEMORY}", times, notes
 
 
-def bytes_of_a_token(lanes: int, bytes_of_a_weight: int) -> int:
+def bytes_of_a_token(lanes: int, int8: bool, kv_cache: KVCache) -> int:
     """Weights and relative keys once, keys and values of every stream."""
     weights = LAYERS * WIDTH * (4 * WIDTH + 2 * INNER)
     rows = LAYERS * WIDTH * (MEMORY + 1)
-    return weights * bytes_of_a_weight + 4 * rows * (1 + 2 * lanes)
+    of_memory = {"exact": 4, "float16": 2, "int8": 1 + 4 / (WIDTH // HEADS)}[kv_cache]
+    return int(weights * (1 if int8 else 4) + rows * (4 + 2 * lanes * of_memory))
 
 
 def main() -> None:

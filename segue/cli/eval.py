@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from segue.distributed import Ranks
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Score
+    from segue.infer.invariant import Invariant
     from segue.kinds import TaskKind
     from segue.nn.engine import Engine
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
-    Mode = Literal["sliding"] | int | Dynamic | Cache
-    """A sliding window, a number of lanes with memory, or an adaptation."""
+    Mode = Literal["sliding"] | int | Dynamic | Cache | Invariant
+    """A sliding window, a number of lanes with memory, an adaptation, or lanes that do not show in the result."""
 
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
 
@@ -87,6 +88,13 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant",
+            help="The same result to the last bit whatever the threads, lanes and cuts; a little slower.",
+        ),
+    ] = False,
     int8: Int8 = False,
     kv_cache: KVPrecision = "exact",
     device: Device = "cpu",
@@ -103,10 +111,15 @@ def evaluate(
     from segue.checkpoint import load, task_of
     from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
+    from segue.infer.invariant import Invariant
     from segue.launch import local_device
 
     task = task_of(run)
     rounded = int8 or kv_cache != "exact"
+    if invariant and (sliding or dynamic or cache or int8):
+        raise InputError(
+            "--invariant does not go with --sliding, --dynamic, --cache or --int8; leave one out"
+        )
     _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
         use(threads, device)
@@ -120,11 +133,15 @@ def evaluate(
         mode = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
         mode = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
+    elif invariant:
+        mode = Invariant(lanes)
     with process_group() as ranks, Progress("tokens") as progress:
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
             _check_modes(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
+            if invariant and ranks.world_size > 1:
+                raise InputError("--invariant runs in one process only, not under torchrun")
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
@@ -176,6 +193,7 @@ def _scored(
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
     from segue.infer.evaluate import evaluate_sliding
+    from segue.infer.invariant import Invariant, evaluate_invariant
     from segue.nn.language import LanguageModel
 
     stream = corpus.stream(split)
@@ -190,6 +208,8 @@ def _scored(
         return adapt.evaluate_dynamic(model, stream, reading, squares, mode, limit=limit, report=report)
     if isinstance(mode, adapt.Cache):
         return adapt.evaluate_cached(model, stream, reading, mode, limit=limit, report=report)
+    if isinstance(mode, Invariant):
+        return evaluate_invariant(model, stream, reading, mode, limit=limit, report=report)
     assert isinstance(mode, int)
     progress = report if ranks.first else silent
     return evaluate_stream(model, stream, reading, lanes=mode, limit=limit, report=progress, ranks=ranks)

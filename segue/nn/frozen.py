@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from segue import native
-from segue.config import KVCache, Reach
+from segue.config import KVCache, Reach, XLConfig
 from segue.errors import InputError
 from segue.nn.attention import casting
 from segue.nn.block import Block
@@ -23,6 +23,7 @@ from segue.nn.kv_memory import KVMemory
 from segue.nn.kv_precision import KINDS, kind_of_rows, packed, row_width
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.memory import Memory, StateMemory
+from segue.nn.native_attention import asked_invariant
 from segue.nn.native_step import NativeSteps, native_steps
 from segue.nn.patterns import layer_patterns
 from segue.nn.positions import Relative, RelativeKeys, Rotation, rotation
@@ -54,7 +55,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         blocks = [block for block in self.model.blocks if isinstance(block, Block)]
         self._layers = [FrozenLayer(block, int8=int8) for block in blocks]
         self._patterns = layer_patterns(self.config)
-        self._relative: dict[tuple[int, int | None], tuple[Relative | None, ...]] = {}
+        self._relative: dict[tuple[int, int | None, bool], tuple[Relative | None, ...]] = {}
         self._native: NativeSteps | None = None
         self._asked_native = False  # the first step asks: building takes some seconds
         self._watch = Watch(model.parameters())
@@ -125,7 +126,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
     @staticmethod
     def _is_step(layout: SegmentLayout, tokens: Tensor) -> bool:
         """Whether one token of each lane is read, in the fewest operations."""
-        return layout.size == 1 and layout.lengths is None and not casting(tokens)
+        alone = layout.size == 1 and layout.lengths is None
+        return alone and not casting(tokens) and not asked_invariant()
 
     def _segment(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read T tokens of each lane together."""
@@ -212,7 +214,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         Keys are turned before they are kept, so rotary positions are numbered from the document's start.
         """
         if not self.config.position_encoding.rotates:
-            return self._relative_keys(self.model.distances_of(memory, layout), memory.reach.clamp)
+            distances = self.model.distances_of(memory, layout)
+            if asked_invariant():
+                # What is subtracted from a table must not depend on how much was read so far.
+                known = self.config.max_distance if isinstance(self.config, XLConfig) else 0
+                distances = max(distances, (memory.reach.clamp or 0) + 1, known)
+            return self._relative_keys(distances, memory.reach.clamp)
         places = positions(layout, memory.seen).T
         step = layout.size == 1 and layout.lengths is None
         return [self._turning(places[0] if step else places)] * len(self._layers)
@@ -229,14 +236,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         As many as the next power of two: so few tables are kept, and what is read depends on no other reader.
         """
         rows = 1 << (keys - 1).bit_length()
-        key = (
-            rows,
-            clamp if clamp is not None and clamp < rows else None,
-        )  # a clamp that is never reached is none
+        reached = clamp if clamp is not None and clamp < rows else None
+        key = (rows, reached, asked_invariant())
         tables = self._relative.get(key)
         if tables is None:
             with torch.autocast(self.device.type, enabled=False):  # the tables serve readers of any precision
-                fresh = self.model.relative_keys(*key)
+                fresh = self.model.relative_keys(rows, reached)
             tables = tuple(_by_head(table) if isinstance(table, RelativeKeys) else table for table in fresh)
             if len(self._relative) >= MOST_TABLES:
                 self._relative = {}  # replaced, not emptied: another thread may be reading it

@@ -63,6 +63,11 @@ def invariant() -> Iterator[None]:
         _INVARIANT.reset(token)
 
 
+def asked_invariant() -> bool:
+    """Whether `invariant` is asked for here."""
+    return _INVARIANT.get()
+
+
 class Dropped(NamedTuple):
     """Dropout of attention weights: the probability in 1 / GRAINS, and the seed of the draws."""
 
