@@ -5,8 +5,7 @@ Time is CPU time of one thread, so that other processes hardly disturb it. The r
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from segue.lab.layers import (
     sequential_operations,
 )
 from segue.lab.published import published, source
+from segue.lab.threads import threads
 
 EXPONENT_TOLERANCE = 0.35
 """An exponent that is nearer to the published one than this counts as shown."""
@@ -93,7 +93,7 @@ def measure(setting: Setting) -> Results:
     sizes = QUICK if setting.quick else FULL
     torch.manual_seed(setting.seed)
     axes = {name: _axes(name, sizes) for name in LAYERS}
-    with _one_thread():
+    with threads(1):
         times = _times(setting, axes, sizes.repeats)
     layers = {}
     for name in LAYERS:
@@ -124,16 +124,6 @@ def measure(setting: Setting) -> Results:
             **{name: [path(length) for length in PATH_LENGTHS] for name, path in PATHS.items()},
         },
     }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _times(setting: Setting, layers: dict[str, Axes], repeats: int) -> dict[tuple[str, str, int], float]:

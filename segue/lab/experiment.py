@@ -27,6 +27,7 @@ TITLES = {
     "confusion": "Temporal confusion: why memory needs relative positions",
     "recl": "Relative effective context length (RECL) by architecture",
     "complexity": "Complexity per layer: time, memory, sequential operations, path length",
+    "sequential": "Sequential against parallel: time per layer by length, on one thread and on two",
     "gradients": "Vanishing gradients: the gradient norm by distance",
     "positions": "Sinusoidal positional encodings",
     "attention": "Attention weights of a trained model",
