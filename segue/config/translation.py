@@ -52,7 +52,14 @@ class RecurrentSeq2SeqConfig(VocabularyConfig):
     cell: Literal["rnn", "gru", "lstm"] = "gru"
     layers: PositiveInt = 2  # of each side
     attention: bool = True  # if False, the decoder gets only the encoder's last state
+    bidirectional: bool = False  # half of the encoder's width reads the source from its end (Bahdanau)
     dropout: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _both_directions_have_half(self) -> Self:
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"bidirectional halves the width, and {self.width} is odd; use an even one")
+        return self
 
 
 class UniversalSeq2SeqConfig(StepsConfig):

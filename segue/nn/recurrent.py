@@ -82,9 +82,21 @@ class RecurrentModel(LanguageModel):
         return None if reading.reach.memory else reading.segment
 
 
-def build_cells(cell: str, inputs: int, width: int, layers: int, dropout: float) -> nn.RNNBase:
-    """Torch's recurrent layers one above the other. (With a single layer, dropout between layers is a warning.)"""
-    return CELLS[cell](inputs, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+def build_cells(
+    cell: str, inputs: int, width: int, layers: int, dropout: float, *, bidirectional: bool = False
+) -> nn.RNNBase:
+    """Torch's recurrent layers one above the other. (With a single layer, dropout between layers is a warning.)
+
+    If bidirectional, each direction has half of the width.
+    """
+    return CELLS[cell](
+        inputs,
+        width // 2 if bidirectional else width,
+        layers,
+        batch_first=True,
+        dropout=dropout if layers > 1 else 0.0,
+        bidirectional=bidirectional,
+    )
 
 
 @torch.no_grad()
@@ -108,6 +120,17 @@ def run(cells: nn.RNNBase, inputs: Tensor, states: States, layout: SegmentLayout
     if not len(runs.lane):
         return inputs.new_zeros(*inputs.shape[:2], cells.hidden_size), states
     return _run_apart(cells, inputs, states, runs)
+
+
+def run_both_ways(cells: nn.RNNBase, inputs: Tensor, layout: SegmentLayout) -> tuple[Tensor, States]:
+    """All outputs (B, T, C) of cells that read in both directions, zero in padding; and their last states, joined."""
+    counts = layout.counts.clamp(min=1)  # torch packs no empty sequences
+    packed = pack_padded_sequence(inputs, counts, batch_first=True, enforce_sorted=False)
+    read, after = cells(packed)
+    outputs, _ = pad_packed_sequence(read, batch_first=True, total_length=inputs.size(1))
+    wanted = (layout.counts > 0).to(inputs.device, non_blocking=True)[:, None, None]
+    states = (part.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2) for part in _as_tuple(after))  # (N, B, C)
+    return outputs * wanted, tuple(state * wanted.transpose(0, 1) for state in states)
 
 
 class _Runs(NamedTuple):

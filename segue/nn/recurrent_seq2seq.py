@@ -17,7 +17,7 @@ from segue.errors import InputError
 from segue.nn.dropout import Dropout
 from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.layout import HOST, checked_layout
-from segue.nn.recurrent import STATES, build_cells, run
+from segue.nn.recurrent import STATES, build_cells, run, run_both_ways
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
 
@@ -72,7 +72,9 @@ class RecurrentSeq2Seq(EncoderDecoder):
         if config.source_vocab:
             self.source_vocabulary = source_vocabulary(config)
         width, inputs = config.width, config.width if config.attention else 2 * config.width
-        self.encoder = build_cells(config.cell, width, width, config.layers, config.dropout)
+        self.encoder = build_cells(
+            config.cell, width, width, config.layers, config.dropout, bidirectional=config.bidirectional
+        )
         self.decoder = build_cells(config.cell, inputs, width, config.layers, config.dropout)
         if config.attention:
             self.attention = SourceAttention()
@@ -91,9 +93,12 @@ class RecurrentSeq2Seq(EncoderDecoder):
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         layout = checked_layout(source, None, lengths)
         vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
-        nothing = self.vocabulary.tables[0].new_zeros(self.config.layers, len(source), self.config.width)
-        empty = (nothing,) * STATES[self.config.cell]
-        outputs, state = run(self.encoder, self.dropout(vocabulary.embed(source)), empty, layout)
+        inputs = self.dropout(vocabulary.embed(source))
+        if self.config.bidirectional:
+            outputs, state = run_both_ways(self.encoder, inputs, layout)
+        else:
+            nothing = inputs.new_zeros(self.config.layers, len(source), self.config.width)
+            outputs, state = run(self.encoder, inputs, (nothing,) * STATES[self.config.cell], layout)
         padded = layout.padded
         padded = torch.zeros(source.shape, dtype=torch.bool) if padded is None else padded
         seen = torch.zeros(len(source), dtype=torch.int64, device=HOST)
@@ -111,9 +116,7 @@ class RecurrentSeq2Seq(EncoderDecoder):
             )
         inputs = self.dropout(self.vocabulary.embed(target))
         if not self.config.attention:
-            newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
-            context = memory.source[torch.arange(len(target), device=target.device), newest]
-            inputs = torch.cat([inputs, context[:, None].expand_as(inputs)], dim=-1)
+            inputs = torch.cat([inputs, self._last_outputs(memory)[:, None].expand_as(inputs)], dim=-1)
         hidden, state = run(self.decoder, inputs, memory.state, layout)
         if self.config.attention:
             context = self.attention(self.asking(hidden), memory) @ memory.source
@@ -122,3 +125,12 @@ class RecurrentSeq2Seq(EncoderDecoder):
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(target.device, non_blocking=True)[..., None], 0)
         return hidden, replace(memory, state=state, seen=memory.seen + layout.counts)
+
+    def _last_outputs(self, memory: RecurrentMemory) -> Tensor:
+        """(B, C) What the encoder gave out at the source's end; its backward half, at the beginning."""
+        newest = (memory.source.size(1) - 1 - memory.padded.sum(dim=1)).clamp(min=0)
+        outputs = memory.source[torch.arange(memory.lanes, device=memory.source.device), newest]
+        if not self.config.bidirectional:
+            return outputs
+        half = self.config.width // 2
+        return torch.cat([outputs[:, :half], memory.source[:, 0, half:]], dim=-1)

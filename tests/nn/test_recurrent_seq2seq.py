@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from segue.config import RecurrentSeq2SeqConfig
-from segue.errors import InputError
+from segue.errors import ConfigError, InputError
 from segue.nn.recurrent_seq2seq import RecurrentSeq2Seq
 from support import some_tokens
 
@@ -17,6 +17,7 @@ configs = st.fixed_dictionaries(
     {
         "cell": st.sampled_from(["rnn", "gru", "lstm"]),
         "attention": st.booleans(),
+        "bidirectional": st.booleans(),
         "source_vocab": st.sampled_from([0, VOCAB]),
     }
 )
@@ -40,6 +41,27 @@ def test_padding_changes_nothing(changes: dict[str, object], length: int, more: 
     assert not found[:, 3:].any()
     following = some_tokens(1, 2, 4)
     assert_close(model(following, later)[0], model(following, after)[0])
+
+
+def test_half_of_a_bidirectional_encoder_reads_from_the_end() -> None:
+    model, source = build(bidirectional=True, layers=1), some_tokens(2, 5)
+    changed = source.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % VOCAB
+    before, after = model.start(source).source, model.start(changed).source
+    assert_close(before[:, :4, :3], after[:, :4, :3])
+    assert (before[:, 0, 3:] != after[:, 0, 3:]).all()
+
+
+def test_without_attention_both_directions_are_handed_over() -> None:
+    """The first state of a one-layer decoder is what its input holds too: the last outputs of both directions."""
+    model = build(bidirectional=True, attention=False, layers=1)
+    memory = model.start(some_tokens(3, 5), torch.tensor([5, 2, 4]))
+    assert_close(model._last_outputs(memory), memory.state[0][0])
+
+
+def test_a_bidirectional_width_is_even() -> None:
+    with pytest.raises(ConfigError, match="is odd; use an even one"):
+        RecurrentSeq2SeqConfig(vocab=VOCAB, width=7, bidirectional=True)
 
 
 @pytest.mark.parametrize("cutoffs", [(), (5,)], ids=["plain", "adaptive"])
