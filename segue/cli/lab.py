@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,18 @@ def lab(
             help="A run of `segue train` to add to the results tables; may be repeated.",
         ),
     ] = None,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A trained encoder for `heads`: a BERT folder, or a run or bundle."),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Sentence pairs of `segue prepare-pairs`, for `translation`."),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Figures of `make models`, to add to the results tables."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small versions of the experiments: minutes for all of them.")
     ] = False,
@@ -71,32 +84,45 @@ def lab(
     check_page(output)
     if not only_report:
         use(threads, "cpu")
-        _measure(names, output, data, quick, seed, tuple(run or ()))
+        given = Setting(
+            data or output / "data" / "stdlib",
+            output,
+            quick=quick,
+            seed=seed,
+            runs=tuple(run or ()),
+            encoder=encoder,
+            pairs=pairs,
+            models=models,
+        )
+        _measure(names, given, own_data=data is None)
     page, notes = write_report(output, draw=names)
     for note in notes:
         tell(f"note: {note}")
     echo(f"{page}: open it in a browser")
 
 
-def _measure(
-    names: list[str], output: Path, data: Path | None, quick: bool, seed: int, runs: tuple[Path, ...]
-) -> None:
+def _measure(names: list[str], given: Setting, *, own_data: bool) -> None:
     from segue.lab.record import measured
     from segue.text.corpus import read_header
 
     command = shlex.join(["segue", *sys.argv[1:]])
     with Progress("done") as progress:
-        corpus = data or _standard_library(output, progress.update)
-        if not read_header(corpus).lossless:
+        if own_data:
+            _prepare_standard_library(given.data, progress.update)
+        if not read_header(given.data).lossless:
             raise InputError(
-                f"the lab measures bits per byte, and the tokenizer of {corpus} is not lossless; "
+                f"the lab measures bits per byte, and the tokenizer of {given.data} is not lossless; "
                 "prepare it with --tokenizer bytes or bpe"
             )
         for number, name in enumerate(names, start=1):
             begin, where = time.monotonic(), f"{number}/{len(names)} {name}"
-            setting = Setting(
-                corpus, output, quick=quick, seed=seed, runs=runs, report=_within(progress, where)
-            )
+            setting = replace(given, report=_within(progress, where))
+            missing = experiment(name).skipped(setting)
+            if missing and len(names) == 1:
+                raise InputError(f"{name} cannot be measured: {missing}")
+            if missing:
+                tell(f"{where}: skipped: {missing}")
+                continue
             try:
                 _, fresh = measured(experiment(name), setting, command)
             except KeyboardInterrupt:
@@ -109,12 +135,10 @@ def _within(progress: Progress, where: str) -> Report:
     return lambda task, done, total: progress.update(f"{where}: {task}", done, total)
 
 
-def _standard_library(output: Path, report: Report) -> Path:
+def _prepare_standard_library(folder: Path, report: Report) -> None:
     """The default corpus, prepared once in the output folder."""
     from segue.text.prepare import PrepareConfig, prepare
     from segue.text.sources import standard_library
 
-    folder = output / "data" / "stdlib"
     if not folder.exists():
         prepare(standard_library(), folder, PrepareConfig(), report)
-    return folder

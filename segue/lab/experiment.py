@@ -17,7 +17,9 @@ from segue.progress import Report, silent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from segue.checkpoint import TextEncoder
     from segue.text.corpus import Corpus, Stream
+    from segue.text.pairs import PairSet
 
 TITLES = {
     "speed": "Evaluation speed: segment recurrence against a sliding window",
@@ -31,8 +33,10 @@ TITLES = {
     "gradients": "Vanishing gradients: the gradient norm by distance",
     "positions": "Sinusoidal positional encodings",
     "attention": "Attention weights of a trained model",
+    "heads": "Heads: which of them follow syntax and meaning",
     "terms": "The four terms of attention scores, each removed and each alone",
     "parts": "Ablation of the parts of a Transformer",
+    "translation": "Translation: Transformer against RNN encoder-decoders",
     "algorithms": "Algorithmic tasks beyond the trained length: copy, reverse, parity, addition",
     "depth": "Fixed depth: products of permutations by layers and steps",
     "adaptation": "Adaptation at test time: dynamic evaluation and the neural cache",
@@ -53,6 +57,9 @@ class Setting:
     quick: bool = False
     seed: int = 0
     runs: tuple[Path, ...] = ()  # runs of `segue train` to be measured too
+    encoder: Path | None = None  # a trained encoder, whose heads are examined
+    pairs: Path | None = None  # prepared sentence pairs
+    models: Path | None = None  # figures of `make models`
     report: Report = field(default=silent)
 
     @property
@@ -66,11 +73,25 @@ class Setting:
 
         return open_corpus(self.data)
 
+    @cached_property
+    def text_encoder(self) -> "TextEncoder":
+        from segue.interop.encoders import load_encoder
+
+        assert self.encoder is not None
+        return load_encoder(self.encoder)
+
+    @cached_property
+    def pair_set(self) -> "PairSet":
+        from segue.text.pairs import open_pairs
+
+        assert self.pairs is not None
+        return open_pairs(self.pairs)
+
     def stream(self, split: str) -> "Stream":
         return self.corpus.stream(split)
 
     def summary(self) -> Results:
-        """What the record says of the setting: all of it that influences the results."""
+        """What the record says of the setting: all of it that influences the results of every experiment."""
         header = self.corpus.header
         return {
             "quick": self.quick,
@@ -123,6 +144,10 @@ class Experiment:
     tell: Callable[[Results], Sequence[Block]]
     draw: Callable[[Results], Sequence[Picture]]
     version: int = 1  # raised when results change their meaning: the page marks records of another version
+    inputs: Callable[[Setting], Results] = lambda _: {}  # more of the setting that influences its results
+    skipped: Callable[[Setting], str] = lambda _: (
+        ""
+    )  # why it cannot be measured, and what to give; empty: it can
     cacheable: bool = True  # False: measured every time, since it depends on more than its setting
 
     @property

@@ -81,7 +81,7 @@ def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Re
         made=time.strftime("%Y-%m-%d"),
         command=command,
         seconds=round(time.monotonic() - begin, 1),
-        setting=setting.summary(),
+        setting=_summary(experiment, setting),
         versions=_versions(),
         machine=machine(),
         results=results,
@@ -94,8 +94,13 @@ def measured(experiment: Experiment, setting: Setting, command: str) -> tuple[Re
 
 def _current(known: Record, experiment: Experiment, setting: Setting) -> bool:
     """Whether the record has the same setting and was measured by the same code."""
-    same = known.setting == setting.summary() and known.sources == _sources(experiment)
+    same = known.setting == _summary(experiment, setting) and known.sources == _sources(experiment)
     return same and not version_mismatch(known, experiment)
+
+
+def _summary(experiment: Experiment, setting: Setting) -> Results:
+    """All of the setting that influences the results of this experiment."""
+    return {**setting.summary(), **experiment.inputs(setting)}
 
 
 def _sources(experiment: Experiment) -> str:

@@ -30,8 +30,10 @@ def optimize(
     label: str,
     report: Report,
     after: Callable[[int], None] = lambda _: None,
+    rate: Callable[[int, Schedule], float] = learning_rate_at,
 ) -> bool:
-    """Train the model on `loss(step)`, in nats; `after` is called with the number of steps taken.
+    """Train the model on `loss(step)`, in nats; `after` is called with the number of steps taken, and `rate`
+    tells the learning rate of each step.
 
     A loss or gradient that is not finite ends training before the weights change. Returns whether all steps were taken.
     """
@@ -42,7 +44,7 @@ def optimize(
         norm = nn.utils.clip_grad_norm_(model.parameters(), schedule.clip or math.inf)
         if not (nats.isfinite() and norm.isfinite()):
             return False
-        set_learning_rate(optimizers, learning_rate_at(step, schedule))
+        set_learning_rate(optimizers, rate(step, schedule))
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

@@ -1,0 +1,167 @@
+"""Probes of attention heads: labels that are right, balanced positions, and controls that do not pass."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from runs import make_corpus
+from segue.config import HeadConfig
+from segue.errors import InputError
+from segue.lab import heads, likelihood
+from segue.lab.experiment import Results, Setting, Verdict
+from segue.lab.likelihood import followed_by, preference_of_encoder, told_apart
+from segue.lab.probes import AMBIGUITIES, MEN, PROBES, WOMEN, Example, drawn, matched, vocabulary
+from segue.lab.record import measured
+from segue.lab.report import write_report
+from segue.lab.word_attention import random_encoder, shuffled, untrained, weights_digest, word_weights
+from segue.nn.task_encoder import TaskEncoder
+
+ENCODER = random_encoder(vocabulary(), 3)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("name", PROBES)
+def test_targets_are_what_the_probe_asks_for(name: str, half: int) -> None:
+    for one in drawn(PROBES[name].examples, half, 60, seed=1):
+        assert one.target in one.candidates
+        assert one.query not in one.candidates
+        query, target = one.words[one.query], one.words[one.target]
+        if name == "same word":
+            assert query == target
+            assert Counter(one.words)[query] == 2
+        elif name == "brackets":
+            opened, closed = matched(one.words)
+            assert (one.target, one.query) in set(zip(opened, closed, strict=True))
+        elif name == "pronoun":
+            assert target in (MEN[half] if query == "he" else WOMEN[half])
+            assert len(one.candidates) == 2
+        elif name == "subject":
+            assert len(one.candidates) == 2
+
+
+@pytest.mark.parametrize("name", [name for name, probe in PROBES.items() if not probe.positional])
+def test_no_distance_and_no_place_answers(name: str) -> None:
+    for half in (0, 1):
+        examples = drawn(PROBES[name].examples, half, 400, seed=1)
+        assert heads.offset_answers(examples, heads.OFFSETS).max() <= 0.55
+        shifted = [replace(one, query=0) for one in examples]  # distances from the beginning
+        assert heads.offset_answers(shifted, range(30)).max() <= 0.6
+
+
+def test_the_halves_share_no_sentence() -> None:
+    for probe in PROBES.values():
+        first, second = ({one.words for one in drawn(probe.examples, half, 300, seed=0)} for half in (0, 1))
+        assert not first & second
+
+
+def test_readings_differ_in_one_word() -> None:
+    for make in AMBIGUITIES.values():
+        for half in (0, 1):
+            for pair in drawn(make, half, 40, seed=2):
+                words = zip(pair.instrument.words, pair.attribute.words, strict=True)
+                assert sum(one != other for one, other in words) == 1
+                places = [(one.query, one.verb, one.noun) for one in (pair.instrument, pair.attribute)]
+                assert places[0] == places[1]
+
+
+def attending(examples: list[Example], head: int, place: str) -> list[Tensor]:
+    """Weights of three heads, one of which attends to what it should."""
+    weights = []
+    for one in examples:
+        looks = torch.full((3, len(one.words)), 1 / len(one.words))
+        looks[head, getattr(one, place)] = 1.0
+        weights.append(looks)
+    return weights
+
+
+def test_a_head_that_follows_is_right_and_one_that_is_indifferent_is_not() -> None:
+    examples = drawn(PROBES["subject"].examples, 0, 30, seed=0)
+    assert heads.answers(attending(examples, 1, "target"), examples).tolist() == [0.0, 1.0, 0.0]
+    assert heads.chosen(torch.tensor([0.2, 0.9]), torch.tensor([1.0, 0.6])).right == pytest.approx(0.6)
+
+
+def test_weights_of_words_are_those_of_their_pieces() -> None:
+    words = ["the", "dog", "dogs", "slept"]  # an unknown word is one piece too
+    (looks,) = word_weights(ENCODER, [words], [1])
+    ids = ENCODER.tokenizer.encode(["the dog dogs slept"], 64).input_ids
+    attentions = ENCODER.model.encoder(torch.as_tensor(ids), output_attentions=True).attentions
+    assert attentions is not None
+    torch.testing.assert_close(looks, torch.cat([layer[0, :, 2, 1:-1] for layer in attentions]))
+
+
+def test_padding_changes_no_weight() -> None:
+    short, long = ["the", "dog", "slept"], ["the", "old", "cat", "and", "the", "dog", "came"]
+    alone = word_weights(ENCODER, [short], [2])[0]
+    torch.testing.assert_close(word_weights(ENCODER, [long, short], [2, 2])[1], alone)
+
+
+def test_controls_have_other_weights_of_the_same_size() -> None:
+    control = shuffled(ENCODER, 1)
+    for name, weight in ENCODER.model.state_dict().items():
+        other = control.model.state_dict()[name]
+        torch.testing.assert_close(other.flatten().sort().values, weight.flatten().sort().values)
+    digests = {weights_digest(one) for one in (ENCODER, control, untrained(ENCODER, 1))}
+    assert len(digests) == 3
+
+
+def test_a_masked_head_says_which_reading_it_prefers() -> None:
+    assert preference_of_encoder(ENCODER) is None
+    torch.manual_seed(0)
+    masked = replace(ENCODER, model=TaskEncoder(ENCODER.model.config, HeadConfig(task="masked")).eval())
+    prefers = preference_of_encoder(masked)
+    assert prefers is not None
+    (pair,) = drawn(AMBIGUITIES["noun decides"], 0, 1, seed=0)
+    before, who, noun, behind = followed_by(pair.instrument)
+    swapped = replace(
+        pair.instrument, words=tuple({who: noun, noun: who}.get(word, word) for word in pair.instrument.words)
+    )
+    assert prefers(pair.instrument) != pytest.approx(prefers(swapped))
+    assert before.endswith(" the ")
+    assert behind.startswith(" had the ")
+    assert told_apart(lambda reading: float(reading is pair.instrument), [pair]) == 1
+    assert likelihood.told_apart(lambda _: 0.0, [pair]) == 0
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("heads")
+    corpus = make_corpus(folder / "data", documents=20, words=20)
+    record, _ = measured(heads.EXPERIMENT, Setting(corpus, folder, quick=True), "")
+    page, notes = write_report(folder, draw=["heads"])
+    assert notes == []
+    assert '<section id="heads">' in page.read_text()
+    return record.results
+
+
+def test_random_weights_show_nothing(results: Results) -> None:
+    verdicts = [block for block in heads.tell(results) if isinstance(block, Verdict)]
+    assert len(verdicts) == len(PROBES) + 2
+    assert not any(verdict.shown for verdict in verdicts)
+
+
+def test_a_head_must_be_ahead_of_every_control(results: Results) -> None:
+    probe = results["probes"]["pronoun"]
+    right, many = max(heads.controls(probe).values()), {**results, "sentences": 10_000}
+    for share, wanted in ((right + 0.09, False), (right + 0.11, True)):
+        better = {**probe, "trained": [{**probe["trained"][0], "right": share}]}
+        assert heads._verdict("pronoun", better, many).shown == wanted
+    assert heads.ahead(0.7, 0.5, 400)
+    assert not heads.ahead(0.7, 0.5, 20)  # so few sentences say little
+
+
+def test_without_an_encoder_the_full_version_is_skipped(tmp_path: Path) -> None:
+    assert "--encoder" in heads.EXPERIMENT.skipped(Setting(tmp_path, tmp_path))
+    assert heads.EXPERIMENT.skipped(Setting(tmp_path, tmp_path, quick=True)) == ""
+
+
+def test_an_encoder_without_weights_of_single_tokens_is_refused() -> None:
+    linear = replace(
+        ENCODER,
+        model=TaskEncoder(ENCODER.model.config.model_copy(update={"window": 4})).eval(),
+    )
+    with pytest.raises(InputError, match="give a BERT"):
+        word_weights(linear, [["the", "dog"]], [0])
