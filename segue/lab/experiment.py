@@ -144,11 +144,9 @@ class Experiment:
     tell: Callable[[Results], Sequence[Block]]
     draw: Callable[[Results], Sequence[Picture]]
     version: int = 1  # raised when results change their meaning: the page marks records of another version
-    inputs: Callable[[Setting], Results] = lambda _: {}  # more of the setting that influences its results
-    skipped: Callable[[Setting], str] = lambda _: (
-        ""
-    )  # why it cannot be measured, and what to give; empty: it can
     cacheable: bool = True  # False: measured every time, since it depends on more than its setting
+    inputs: Callable[[Setting], Results] = lambda _: {}  # more of the setting that influences its results
+    skipped: Callable[[Setting], str] = lambda _: ""  # why it cannot be measured; empty: it can
 
     @property
     def title(self) -> str:

@@ -12,9 +12,10 @@ from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json
 from segue.errors import InputError
 from segue.infer.evaluate import evaluate
 from segue.lab.ablation import bits, name_of
+from segue.lab.compressors import measured_compressors
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, experiment
 from segue.lab.published import published, source
-from segue.lab.record import Record, read_record, version_mismatch
+from segue.lab.record import Record, read_object, read_record, version_mismatch
 from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
 from segue.recipe import Recipe, read_recipe, recipe_of
@@ -35,7 +36,30 @@ def measure(setting: Setting) -> Results:
     for number, run in enumerate(setting.runs):
         setting.report("given runs", number, len(setting.runs))
         ours.append(_from_run(setting, run))
-    return {"ours": ours}
+    return {
+        "ours": ours,
+        "compressors": measured_compressors(setting),
+        "models": {} if setting.models is None else models_figures(setting.models),
+    }
+
+
+def models_figures(path: Path) -> Results:
+    """The figures of `make models`: data, tokens, and for each model bits per byte of validation and test."""
+    values = read_object(path)
+    try:
+        rows = {
+            name: {
+                "valid": mean([float(one) for one in row["valid"]]),
+                "test": mean([float(one) for one in row["test"]]),
+                "parameters": int(row["parameters"]),
+            }
+            for name, row in values["rows"].items()
+        }
+        return {"data": str(values["data"]), "tokens": int(values["tokens"]), "rows": rows}
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        raise InputError(
+            f"{path} holds no finished rows of `make models`; let it finish a model, or leave out --models"
+        ) from None
 
 
 def _with_facts(record: Record, row: Results, bytes_per_token: float) -> Results:
@@ -45,6 +69,7 @@ def _with_facts(record: Record, row: Results, bytes_per_token: float) -> Results
         **row,
         "data": record.setting["data"]["source"],
         "word perplexity": None,
+        "valid": None,
         "training bytes": None if tokens is None else tokens * bytes_per_token,
         "cpu hours": None if seconds is None else seconds * record.machine["threads"] / 3600,
         "from": record.experiment,
@@ -100,12 +125,15 @@ def _from_run(setting: Setting, run: Path) -> Results:
     recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(facts["data"])
     if not isinstance(recipe, Recipe):
         raise InputError(f"{run} is a translator; for its BLEU run: segue translate --reference")
-    score = evaluate(
-        bundle.model,
-        corpus.stream("test"),
-        bundle.reading,
-        limit=SCORED[setting.quick],
-        report=lambda _task, done, total: setting.report(f"reading with {run.name}", done, total),
+    valid, score = (
+        evaluate(
+            bundle.model,
+            corpus.stream(name),
+            bundle.reading,
+            limit=SCORED[setting.quick],
+            report=lambda _task, done, total: setting.report(f"reading with {run.name}", done, total),
+        )
+        for name in ("valid", "test")
     )
     split, train = corpus.header.splits["train"], recipe.train
     steps = read_json(checkpoints(run)[-1] / COUNTERS)["step"]
@@ -114,6 +142,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
         "data": corpus.header.source,
         "bits per byte": None if score.bytes is None else score.bits_per_byte,
         "word perplexity": score.word_perplexity,
+        "valid": valid.word_perplexity if score.bytes is None else valid.bits_per_byte,
         "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
         "training bytes": steps * train.lanes * train.segment * split.bytes / split.tokens,
         "cpu hours": training_seconds(run) * facts["threads"] / 3600,
@@ -148,20 +177,45 @@ def tell(results: Results) -> list[Block]:
         )
         for data in others
     ]
-    return blocks + [_table(table, results["ours"]) for table in published("results")]
+    models = results.get("models", {})  # older records have none
+    blocks += [_table(table, results["ours"], models) for table in published("results")]
+    return blocks + _compressor_blocks(results.get("compressors", []))
+
+
+def _compressor_blocks(rows: list[Results]) -> list[Block]:
+    if not rows:
+        return []
+    first = rows[0]
+    blocks: list[Block] = [
+        Table(
+            ["compressor", "bits per byte, by itself", "bits per byte, behind training text", "status"],
+            [
+                [row["name"], f"{row['alone']:.3f}", f"{row['after training text']:.3f}", "measured here"]
+                for row in rows
+            ],
+            f"{first['data']}: compressors on {first['bytes']:,} bytes of the test split, by themselves and behind the "
+            f"last {first['context']:,} bytes of the training text. Compressors adapt as they read; models are trained "
+            "before.",
+        )
+    ]
+    if not any("zstd" in row["name"] for row in rows):
+        blocks.append("zstd was not measured: its package was not installed (pip install zstandard).")
+    return blocks
 
 
 def _bits(row: Results) -> str:
     return "–" if row["bits per byte"] is None else f"{row['bits per byte']:.3f}"
 
 
-def _table(table: Results, ours: list[Results]) -> Table:
+def _table(table: Results, ours: list[Results], models: Results) -> Table:
     here = [row for row in ours if row["data"] == table["data"] and _score(row, table["unit"]) is not None]
     rows = [
         [
             row["model"],
             _published(row["score"], table["unit"]),
+            _published(row["valid"], table["unit"]) if "valid" in row else "–",
             "published, not run",
+            _same_model(row, models),
             row.get("parameters", "–"),
             "–",
             "–",
@@ -169,13 +223,36 @@ def _table(table: Results, ours: list[Results]) -> Table:
         ]
         for row in table["rows"]
     ]
-    rows += [[row["model"], f"{_score(row, table['unit']):.3f}", *_beside(row)] for row in here]
+    for row in here:
+        status, *facts = _beside(row)
+        scores = [
+            f"{_score(row, table['unit']):.3f}",
+            "–" if row.get("valid") is None else f"{row['valid']:.3f}",
+        ]
+        rows.append([row["model"], *scores, status, "–", *facts])
     sources = sorted({row.get("source", table["source"]) for row in table["rows"]}, reverse=True)
     reach = "with ours at small scale" if here else "none was run here: nothing was trained on this data set"
+    status, *facts = _beside_head()
     return Table(
-        ["model", table["unit"], *_beside_head()],
+        ["model", table["unit"], "validation", status, "the same model here", *facts],
         rows,
-        f"{table['data']}, {table['unit']}; {reach}. Published: {'; '.join(source(key) for key in sources)}.",
+        f"{table['data']}, {table['unit']}; {reach}. Published: {'; '.join(source(key) for key in sources)}."
+        + _about_models(models, table),
+    )
+
+
+def _same_model(row: Results, models: Results) -> str:
+    """Our small-scale figure of the same architecture, on whatever data it was trained."""
+    known = models.get("rows", {}).get(row.get("ours"))
+    return "–" if known is None else f"{known['test']:.3f} ({known['parameters'] / 1e6:.1f}M)"
+
+
+def _about_models(models: Results, table: Results) -> str:
+    if not any(_same_model(row, models) != "–" for row in table["rows"]):
+        return ""
+    return (
+        f" The same model here: bits per byte of {models['data']} after {models['tokens']:,} tokens, not the published "
+        "data or unit; compare down the column."
     )
 
 
