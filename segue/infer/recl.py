@@ -15,6 +15,7 @@ Letters: P positions, B of them read side by side.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -46,6 +47,11 @@ class Plan(Settings):
     shares: tuple[float, ...] = (0.1, 0.5, 1.0)  # r
     seed: NonNegativeInt = 0  # of the positions
     gain: float = Field(GAIN, gt=0)
+
+    @property
+    def contexts(self) -> range:
+        """All contexts that may be tried, from the shortest to the longest."""
+        return range(self.step, self.longest + 1, self.step)
 
     @model_validator(mode="after")
     def _something_can_be_tried(self) -> "Plan":
@@ -98,25 +104,33 @@ def relative_lengths(
 
     lengths_of, unbounded = {}, []
     for name, member in group.items():
-        lengths = [effective_length(losses, list(group), name, share, plan) for share in plan.shares]
-        if max(lengths) + plan.step > plan.longest:
+        lengths = [
+            effective_length(losses, list(group), name, share, plan.contexts, plan.gain)
+            for share in plan.shares
+        ]
+        if max(lengths) == plan.contexts[-1]:
             unbounded.append(name)
         lengths_of[name] = tuple(min(length, member.window or length) for length in lengths)
     return Lengths(lengths_of, curves, tuple(unbounded), len(places))
 
 
-def effective_length(losses: Losses, names: Sequence[str], name: str, share: float, plan: Plan) -> int:
-    """The search for one model of a group and one share of the hardest positions."""
-    context = plan.step
-    while context + plan.step <= plan.longest:
+def effective_length(
+    losses: Losses,
+    names: Sequence[str],
+    name: str,
+    share: float,
+    contexts: Sequence[int],
+    gain: float = GAIN,
+) -> int:
+    """The search for one model and one share of the positions that are hardest for the group `names`."""
+    for context, longer in pairwise(contexts):
         best = torch.stack([losses(other, context) for other in names]).amin(dim=0)
         hardest = best.topk(max(1, round(share * len(best)))).indices
-        before = best[hardest].mean().exp()  # f_i(c, c): no model is better than the best
-        after = torch.minimum(best, losses(name, context + plan.step))[hardest].mean().exp()
-        if float((before - after) / before) < plan.gain:
-            break
-        context += plan.step
-    return context
+        before = torch.minimum(best, losses(name, context))[hardest].mean().exp()  # f_i(c, c)
+        after = torch.minimum(best, losses(name, longer))[hardest].mean().exp()  # f_i(c, c')
+        if float((before - after) / before) < gain:
+            return context
+    return contexts[-1]
 
 
 def choose_places(stream: Stream, plan: Plan) -> Tensor:

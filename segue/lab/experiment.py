@@ -119,6 +119,8 @@ class Verdict:
     claim: str
     shown: bool
     because: str
+    size: str = ""  # how large the effect is, in a few words; the summary shows it
+    sure: str = ""  # how sure that is: the seeds or texts that agree
 
 
 Block = str | Table | Verdict

@@ -1,201 +1,236 @@
-"""Relative effective context length (RECL) of architectures of one size, with the published table."""
+"""How much context architectures use: relative effective context length (RECL) as published, and by mean gains.
 
-from collections.abc import Mapping, Sequence
+Models of one size are trained once each; what is uncertain is told by bootstrap over the test text. A RECL belongs to
+its group, whose best model at every position is the baseline. Letters: P positions, L context lengths.
+"""
 
-from segue.checkpoint import Bundle, load
-from segue.config import Reach, Reading, XLConfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from segue.checkpoint import load
 from segue.infer.evaluate import evaluate
-from segue.infer.recl import Lengths, Member, Plan, relative_lengths
-from segue.lab.architectures import Architecture, architecture_run, tuned_architecture
+from segue.lab import context_losses as reading
+from segue.lab.architectures import TRANSFORMERS, Architecture, architecture_recipe, architecture_run
 from segue.lab.cache import cached
-from segue.lab.drawing import COLOURS, INK, canvas
-from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.published import published, source
-from segue.lab.statistics import half_range, mean, plus_minus, seed_count
-from segue.lab.trained import budget, scored_tokens, training_seconds
+from segue.lab.context_lengths import (
+    Estimate,
+    Losses,
+    estimate,
+    hard_positions,
+    mean_length,
+    paper_gains,
+    paper_length,
+    resampled,
+)
+from segue.lab.experiment import Experiment, Results, Setting
+from segue.lab.recl_page import CONTROL, DEFINITIONS, GROUPS, draw, tell
+from segue.lab.trained import Budget, scored_tokens, training_seconds
+from segue.lab.tuning import tuned
+from segue.recipe import Recipe
 
-GROUP = ("Transformer-XL", "XL without recurrence", "vanilla Transformer", "LSTM", "GRU")
-RECURRENT = ("LSTM", "GRU")
-QUICK = Plan(step=16, longest=192, positions=300)
-FULL = Plan(step=32, longest=640, positions=2000)
+SHARES = (0.1, 0.5, 1.0)
+TRIES = ({"optimizer": "muon", "learning_rate": 1e-2}, {"optimizer": "muon", "learning_rate": 2e-2})
+"""What every model tries for an eighth of the steps. (At four settings, each model's best was Muon at 0.01.)"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The budget of every model, the longest context, and the positions: `blocks` blocks of `size`."""
+
+    budget: Budget
+    longest: int
+    blocks: int
+    size: int
+    resamples: int
+
+
+QUICK = Sizes(
+    Budget(width=48, layers=2, heads=2, lanes=8, segment=32, steps=80),
+    longest=128,
+    blocks=24,
+    size=16,
+    resamples=40,
+)
+FULL = Sizes(
+    Budget(width=128, layers=4, heads=4, lanes=16, segment=128, steps=600),
+    longest=1024,
+    blocks=128,
+    size=64,
+    resamples=200,
+)
 
 
 def measure(setting: Setting) -> Results:
-    plan, size = QUICK if setting.quick else FULL, budget(setting)
-    architectures = {name: tuned_architecture(setting, name) for name in GROUP}
+    sizes = QUICK if setting.quick else FULL
+    contexts = reading.ladder(sizes.longest)
+    names = list(dict.fromkeys(name for group in GROUPS.values() for name in group))
+    models, losses = {}, dict[str, Tensor]()
+    for name in names:
+        tuning = tuned(setting, recipe_of(setting, name, sizes.budget), name, tries=TRIES, divisor=8)
+        architecture = Architecture(name, tuning)
+        run = architecture_run(setting, architecture, setting.seed)
+        models[name], losses[name] = _read(setting, architecture, run, sizes, contexts, None)
+        if name == "Transformer-XL":
+            _, losses[CONTROL] = _read(setting, architecture, run, sizes, contexts, contexts[0])
+    count = next(iter(losses.values())).size(1) // sizes.size
+    texts = resampled(count, sizes.size, sizes.resamples, setting.seed)
+    setting.report("resampling", 0, 1)
     return {
-        "shares": list(plan.shares),
-        "step": plan.step,
-        "longest": plan.longest,
-        "segment": size.segment,
-        "tokens": size.tokens,
+        "contexts": list(contexts),
+        "shares": list(SHARES),
+        "positions": count * sizes.size,
+        "blocks": count,
+        "resamples": sizes.resamples,
+        "tokens": sizes.budget.tokens,
+        "segment": sizes.budget.segment,
         "scored": scored_tokens(setting),
-        "kinds": {name: architecture.summary() for name, architecture in architectures.items()},
-        "seeds": [_of_seed(setting, architectures, plan, seed) for seed in setting.seeds],
+        "models": models,
+        "curves": {name: curve(nats, texts) for name, nats in losses.items()},
+        "groups": {
+            label: group_lengths(
+                losses, group, texts, contexts, partial(setting.report, f"resampling, {label}")
+            )
+            for label, group in GROUPS.items()
+        },
     }
 
 
-def _of_seed(setting: Setting, architectures: Mapping[str, Architecture], plan: Plan, seed: int) -> Results:
-    runs = {
-        name: architecture_run(setting, architecture, seed) for name, architecture in architectures.items()
-    }
+def recipe_of(setting: Setting, name: str, size: Budget) -> Recipe:
+    """All have the same attention length in training: isolated segments are as long as segment and memory together."""
+    if TRANSFORMERS.get(name, {}).get("memory") == 0:
+        size = replace(size, segment=2 * size.segment, lanes=size.lanes // 2)
+    return architecture_recipe(setting, name, size)
 
-    def lengths_and_bits() -> Results:
-        bundles = {name: load(run) for name, run in runs.items()}
-        group = {
-            name: Member(bundle.model, _reading(bundle, plan.longest)) for name, bundle in bundles.items()
-        }
-        lengths = _summary(relative_lengths(group, setting.stream("test"), plan, setting.report))
-        return {**lengths, "bits": {name: _bits(setting, bundle) for name, bundle in bundles.items()}}
+
+def _read(
+    setting: Setting,
+    architecture: Architecture,
+    run: Path,
+    sizes: Sizes,
+    contexts: Sequence[int],
+    foreign: int | None,
+) -> tuple[Results, Tensor]:
+    """What is told of a trained model, and its losses (L, P)."""
+    recipe, stream, name = architecture.tuning.recipe, setting.stream("test"), architecture.name
+    reach, most = reading.reach_of(recipe), reading.ceiling(recipe)
+    label = f"{name}, foreign text" if foreign else name
+
+    def made() -> Results:
+        bundle = load(run)
+        blocks = reading.choose_blocks(stream, sizes.blocks, sizes.size, sizes.longest, setting.seed)
+        table: dict[int, list[float]] = {}
+        for context in (min(context, most or context) for context in contexts):
+            if context not in table:
+                nats = reading.context_losses(
+                    bundle.model,
+                    reach,
+                    stream,
+                    blocks,
+                    context,
+                    foreign=foreign,
+                    seed=setting.seed,
+                    report=lambda task, done, total: setting.report(f"{label}: {task}", done, total),
+                )
+                table[context] = [round(value, 5) for value in nats.tolist()]
+        bits = evaluate(bundle.model, stream, bundle.reading, limit=scored_tokens(setting)).bits_per_byte
+        return {"nats": [table[min(context, most or context)] for context in contexts], "bits": bits}
 
     inputs = {
-        "plan": plan.model_dump(mode="json"),
-        "runs": [run.name for run in runs.values()],
+        "run": run.name,
+        "contexts": list(contexts),
+        "blocks": [sizes.blocks, sizes.size, setting.seed],
+        "reach": reach.model_dump(mode="json"),
+        "foreign": foreign,
     }
-    seconds = {name: training_seconds(run) for name, run in runs.items()}
-    return {**cached(setting, __name__, inputs, lengths_and_bits), "seconds": seconds}
-
-
-def _reading(bundle: Bundle, longest: int) -> Reading:
-    """How to read: models with relative positions get a memory as long as the context, however they were trained."""
-    config = bundle.model.config
-    if isinstance(config, XLConfig) and config.position_encoding.relative:
-        return Reading(segment=bundle.reading.segment, reach=Reach(memory=longest))
-    return bundle.reading
-
-
-def _bits(setting: Setting, bundle: Bundle) -> float:
-    limit = scored_tokens(setting)
-    return evaluate(bundle.model, setting.stream("test"), bundle.reading, limit=limit).bits_per_byte
-
-
-def _summary(measured: Lengths) -> Results:
-    curves = {
-        name: {f"{c}": nats for c, nats in sorted(curve.items())} for name, curve in measured.curves.items()
+    values = cached(setting, reading.__name__, inputs, made)
+    facts = {
+        **architecture.summary(),
+        "ceiling": most,
+        "segment": recipe.train.segment,
+        "bits": values["bits"],
+        "seconds": training_seconds(run),
     }
+    return facts, torch.tensor(values["nats"], dtype=torch.float64)
+
+
+def curve(nats: Tensor, texts: Tensor) -> Results:
+    """Mean nats by context length, and the mean gain in perplexity of every step with its interval."""
+    means = nats.mean(dim=1)
+    others = torch.stack([nats[:, text].mean(dim=1) for text in texts])  # (resamples, L)
+    gains = 1 - means.diff().exp()
+    resampled_gains = 1 - others.diff(dim=1).exp()
     return {
-        "lengths": {name: list(lengths) for name, lengths in measured.lengths.items()},
-        "at_least": list(measured.unbounded),
-        "positions": measured.positions,
-        "nats": curves,
+        "nats": [round(value, 5) for value in means.tolist()],
+        "gains": [
+            [round(value, 5) for value in estimate(float(gain), column.tolist())]
+            for gain, column in zip(gains, resampled_gains.T, strict=True)
+        ],
     }
 
 
-def lengths_of(results: Results, name: str, share: int) -> list[float]:
-    """The RECL of each seed at one of the shares."""
-    return [one["lengths"][name][share] for one in results["seeds"]]
+def group_lengths(
+    losses: Losses,
+    group: Sequence[str],
+    texts: Tensor,
+    contexts: Sequence[int],
+    report: Callable[[int, int], None],
+) -> Results:
+    """The lengths of a group's models and of the control by both definitions, on the text and on resampled ones."""
+    names = [*group, CONTROL]
+    whole = _lengths({name: losses[name] for name in names}, group, contexts)
+    others = []
+    for number, text in enumerate(texts):
+        some = {name: losses[name][:, text] for name in names}
+        others.append(_lengths(some, group, contexts))
+        report(number + 1, len(texts))
+    lengths = {
+        name: {
+            how: [_estimate(whole, others, how, name, place) for place in range(len(SHARES))]
+            for how in DEFINITIONS
+        }
+        for name in names
+    }
+    first = group[0]
+    longer = {
+        name: {
+            how: [
+                sum(one[how][first][place] > one[how][name][place] for one in others) / len(others)
+                for place in range(len(SHARES))
+            ]
+            for how in DEFINITIONS
+        }
+        for name in names[1:]
+    }
+    gains = {
+        name: [round(value, 5) for value in paper_gains(losses, group, name, SHARES[0])] for name in names
+    }
+    return {"lengths": lengths, "longer": longer, "gains": gains}
 
 
-def tell(results: Results) -> list[Block]:
-    theirs = published("recl")
-    first = {group["name"]: group["rows"] for group in theirs["groups"]}
-    large, small = first.values()
-    best = max(RECURRENT, key=lambda name: mean(lengths_of(results, name, 0)))
-    rows = [[name, *_ours(results, name), *_theirs(theirs, name), *_facts(results, name)] for name in GROUP]
-    ends = sorted({name for one in results["seeds"] for name in one["at_least"]})
-    return [
-        "How much context does a model use? A longer context counts while it lowers perplexity by at least 1 %, "
-        "measured at the positions that are hardest for the best model of the group: the hardest "
-        f"tenth (r = 0.1), half, or all of {results['seeds'][0]['positions']:,} positions. Five architectures of one "
-        f"size, trained on the same {results['tokens']:,} tokens in segments of {results['segment']}; the context "
-        f"grows in steps of {results['step']}."
-        + (f" Still gaining at {results['longest']}: {', '.join(ends)}." if ends else ""),
-        _longer(
-            results,
-            "Transformer-XL",
-            best,
-            large["Transformer-XL"][0] / large["QRNN"][0],
-            "recurrent networks",
-        ),
-        _longer(
-            results,
-            "Transformer-XL",
-            "vanilla Transformer",
-            small["Transformer-XL"][0] / small["vanilla Transformer"][0],
-            "a vanilla Transformer",
-        ),
-        _longer(
-            results,
-            "Transformer-XL",
-            "XL without recurrence",
-            small["Transformer-XL"][0] / small["XL without recurrence"][0],
-            "the same without recurrence",
-        ),
-        Table(
-            [
-                "model",
-                *(f"r = {share:g}" for share in results["shares"]),
-                "published",
-                "bits per byte",
-                "optimizer, learning rate",
-                "parameters",
-            ],
-            rows,
-            "Ours: mean ± half the range of seeds; bits on the test split, read as in training. Published, r = 0.1 / "
-            f"0.5 / 1: {theirs['data']}, {'; '.join(first)} ({source(theirs['source'])}).",
-        ),
-    ]
+Lengths = Mapping[str, Mapping[str, Sequence[int]]]
+"""By definition, model and share."""
 
 
-def _longer(results: Results, name: str, other: str, ratio: float, called: str) -> Verdict:
-    """Whether one RECL is longer with every seed, and by how much, with the published difference."""
-    ours, others = lengths_of(results, name, 0), lengths_of(results, other, 0)
-    more = mean(ours) / mean(others) - 1
-    return Verdict(
-        f"Transformer-XL uses a longer context than {called}; published: {ratio - 1:.0%} longer.",
-        all(mine > theirs for mine, theirs in zip(ours, others, strict=True)),
-        f"{plus_minus(ours, 0)} tokens against {plus_minus(others, 0)} of {other} at r = {results['shares'][0]:g}, "
-        f"{more:+.0%}; {seed_count(ours)}",
-    )
+def _lengths(losses: Losses, group: Sequence[str], contexts: Sequence[int]) -> Lengths:
+    hard = [hard_positions(losses, group, share) for share in SHARES]
+    return {
+        "paper": {
+            name: [paper_length(losses, group, name, share, contexts) for share in SHARES] for name in losses
+        },
+        "mean": {
+            name: [mean_length(nats[:, positions].mean(dim=1), contexts) for positions in hard]
+            for name, nats in losses.items()
+        },
+    }
 
 
-def _ours(results: Results, name: str) -> list[str]:
-    return [plus_minus(lengths_of(results, name, share), 0) for share in range(len(results["shares"]))]
-
-
-def _theirs(theirs: Results, name: str) -> list[str]:
-    rows = (group["rows"].get(name) for group in theirs["groups"])
-    return ["; ".join("/".join(map(str, lengths)) for lengths in rows if lengths) or "–"]
-
-
-def _facts(results: Results, name: str) -> list[str]:
-    architecture = results["kinds"][name]
-    bits = plus_minus([one["bits"][name] for one in results["seeds"]])
-    return [
-        bits,
-        f"{architecture['optimizer']} {architecture['learning_rate']:g}",
-        f"{architecture['parameters']:,}",
-    ]
-
-
-def draw(results: Results) -> list[Picture]:
-    figure, (left, right) = canvas(1, 2, width=10.5, height=3.8)
-    for place, name in enumerate(GROUP):
-        curves = [one["nats"][name] for one in results["seeds"]]
-        contexts = [context for context in curves[0] if all(context in curve for curve in curves)]
-        nats = [mean([curve[context] for curve in curves]) for context in contexts]
-        left.plot([int(context) for context in contexts], nats, "o-", ms=3, color=COLOURS[place], label=name)
-        _bars(right, results, name, place)
-    left.set(xlabel="tokens of context", ylabel="nats per token")
-    left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    names = [f"r = {share:g}" for share in results["shares"]]
-    right.set(ylabel="RECL, tokens", xticks=range(len(names)), xticklabels=names)
-    caption = "Loss by context length, each position read from scratch; and the RECL of each model."
-    return [Picture("recl", caption, figure)]
-
-
-def _bars(axis: object, results: Results, name: str, place: int) -> None:
-    shares: Sequence[int] = range(len(results["shares"]))
-    width = 0.8 / len(GROUP)
-    lengths = [lengths_of(results, name, share) for share in shares]
-    axis.bar(  # type: ignore[attr-defined]
-        [share + (place - len(GROUP) / 2 + 0.5) * width for share in shares],
-        [mean(one) for one in lengths],
-        width,
-        yerr=[half_range(one) for one in lengths],
-        ecolor=INK,
-        color=COLOURS[place],
-    )
+def _estimate(whole: Lengths, others: Sequence[Lengths], how: str, name: str, place: int) -> Estimate:
+    return estimate(whole[how][name][place], [one[how][name][place] for one in others])
 
 
 EXPERIMENT = Experiment(
@@ -204,4 +239,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )

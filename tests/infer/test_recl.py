@@ -113,7 +113,7 @@ def test_the_search_is_the_papers(seed: int, share: float) -> None:
         return torch.from_numpy(table[int(name)][context // 5 - 1])
 
     for model in range(3):
-        found = effective_length(losses, names, str(model), share, plan)
+        found = effective_length(losses, names, str(model), share, plan.contexts)
         assert found == by_hand(table, model, share, 5, 30)
 
 
