@@ -34,8 +34,8 @@ from segue.lab.tuning import tuned
 LOSSES = {"full": "whole", "half": "half"}
 """The published table's names of losses, and ours."""
 
-MEMORIES = (1, 2, 4)
-"""Memory lengths in segments."""
+MEMORIES = (1, 2, 4, 8, 16)
+"""Memory lengths in segments, each with and without a clamp."""
 
 
 def measure(setting: Setting) -> Results:
@@ -82,7 +82,10 @@ def _modes(bundle: Bundle, *, recurrent: bool) -> Iterator[EvaluationMode]:
         yield sliding_window(bundle)
     assert isinstance(bundle.model.config, XLConfig)
     if bundle.model.config.position_encoding.relative:
-        yield from (with_memory(bundle, times * bundle.reading.segment) for times in MEMORIES)
+        lengths = [times * bundle.reading.segment for times in MEMORIES]
+        longest = bundle.reading.segment + bundle.reading.reach.memory - 1  # distance in training
+        yield from (with_memory(bundle, length) for length in lengths)
+        yield from (with_memory(bundle, length, clamp=longest) for length in lengths if length > longest)
 
 
 def name_of(row: Results) -> str:
@@ -137,6 +140,8 @@ def tell(results: Results) -> list[Block]:
             "The nine rows are in the published order.",
             same == pairs,
             f"{same} of {pairs} pairs of rows are in the same order; the lowest here is “{name_of(rows[first])}”",
+            size=f"{same} of {pairs} pairs of rows",
+            sure=seed_count(bits(rows[0])),
         ),
         Table(
             [
@@ -168,7 +173,8 @@ def _verdict(claim: str, left: Sequence[float], right: Sequence[float]) -> Verdi
     saved = mean(right) - mean(left)
     change = f"{abs(saved):.3f} {'saved' if saved > 0 else 'lost'}"
     because = f"{plus_minus(left)} against {plus_minus(right)} bits per byte, {change}; {seed_count(left)}"
-    return Verdict(claim, fewer_bits(left, right), because)
+    size, sure = f"{-saved:+.3f} bits per byte", seed_count(left)
+    return Verdict(claim, fewer_bits(left, right), because, size, sure)
 
 
 def _line(row: Results, theirs: Results) -> list[str]:

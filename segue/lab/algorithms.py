@@ -18,7 +18,7 @@ from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.published import published, source
-from segue.lab.statistics import always_lower, mean, plus_minus
+from segue.lab.statistics import always_lower, mean, plus_minus, seed_count
 from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.halting import ponder_cost
 from segue.nn.language import LanguageModel
@@ -67,6 +67,15 @@ MODELS: dict[str, ModelSetup] = {
     "LSTM": ModelSetup(RecurrentConfig(vocab=VOCAB, width=80, layers=2), 0, 1),
 }
 UNIVERSAL = ("universal", "universal, halting")
+KINDS = {
+    "sinusoidal": "A Transformer with sinusoids",
+    "learned": "A Transformer with learned positions",
+    "relative": "A Transformer with relative positions",
+    "universal": "A Universal Transformer",
+    "LSTM": "An LSTM",
+}
+"""The models that have a verdict of their own."""
+
 PONDER = 0.001
 """The weight of the ponder cost, where tokens halt."""
 
@@ -214,12 +223,21 @@ def tell(results: Results) -> list[Block]:
             bool(learned) and all(mean(at(name, [last])) > 0.5 for name in learned),
             f"right answers at {trained} symbols: {_shares({name: at(name, [within]) for name in names})}; "
             f"at {lengths[last]}: {_shares({name: at(name, [last]) for name in names})}",
+            size=f"{sum(mean(at(name, [last])) > 0.5 for name in learned)} of {len(learned)} models that have learned",
+            sure=seed_count(far),
         ),
         Verdict(
             "Relative positions extrapolate farther than absolute sinusoids.",
             {"relative", "sinusoidal"} <= set(learned) and always_lower(near, far),
             f"beyond {trained} symbols {percent(far)} of the symbols are right with relative positions, "
             f"{percent(near)} with sinusoids; {_shares({name: at(name, beyond, 'symbols') for name in names})}",
+            size=f"{percent(far)} of the symbols against {percent(near)}",
+            sure=seed_count(far),
+        ),
+        *(
+            _twice(name, at(name, [within]), at(name, [lengths.index(2 * trained)]), trained)
+            for name in KINDS
+            if name in names
         ),
         *(_universal_verdict(at, beyond, learned) if "universal" in names else ()),
         Verdict(
@@ -227,10 +245,23 @@ def tell(results: Results) -> list[Block]:
             "time with memory as when read in one segment.",
             mean(memory) > 0.5 and mean(memory) > mean(once) - 0.05,
             f"{percent(memory)} of the answers of {trained} symbols against {percent(once)}",
+            sure=seed_count(memory),
         ),
         *(_table(results, task) for task in tasks),
         _published(),
     ]
+
+
+def _twice(name: str, within: Sequence[float], twice: Sequence[float], trained: int) -> Verdict:
+    """Whether a model answers most questions of twice the trained length, with every seed."""
+    return Verdict(
+        f"{KINDS[name]} answers questions twice as long as any in training.",
+        min(within) > 0.5 and min(twice) > 0.5,
+        f"{percent(within)} of the answers are right at {trained} symbols, {percent(twice)} at {2 * trained}; "
+        f"{seed_count(twice)}",
+        size=f"{percent(twice)} right, {percent(within)} at the trained length",
+        sure=seed_count(twice),
+    )
 
 
 def _universal_verdict(
@@ -242,6 +273,8 @@ def _universal_verdict(
         "A Universal Transformer generalizes to longer questions than a Transformer and an LSTM, as published.",
         best in learned and all(always_lower(far[name], far[best]) for name in ("relative", "LSTM")),
         f"symbols that are right beyond the trained length: {_shares(far)}",
+        size=", ".join(f"{name} {percent(far[name])}" for name in (best, "relative", "LSTM")),
+        sure=seed_count(far[best]),
     )
 
 

@@ -80,8 +80,9 @@ def architecture_recipe(setting: Setting, name: str, size: Budget) -> Recipe:
         if name in RECURRENT
         else partial(_convolutional, vocab, *CONVOLUTIONS[name])
     )
+    widths = range(2, 8 * base.model.width, 2 if name in RECURRENT else 1)
     return Recipe(
-        model=build(_nearest_width(build, count, range(2, 8 * base.model.width, 2))),
+        model=build(_nearest_width(build, count, widths)),
         train=schedule(size, seed=setting.seed, memory=1),
         reading=Reading(segment=size.segment, reach=Reach(memory=1)),
     )

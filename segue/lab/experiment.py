@@ -25,6 +25,7 @@ TITLES = {
     "speed": "Evaluation speed: segment recurrence against a sliding window",
     "ablation": "Ablation: recurrence, relative positional encoding, loss",
     "extrapolation": "Length extrapolation: a longer memory than in training",
+    "lengths": "Lengths never seen: trained on texts of 100 tokens, tested on 200",
     "fragmentation": "Context fragmentation: the loss after a segment boundary",
     "confusion": "Temporal confusion: why memory needs relative positions",
     "recl": "Relative effective context length (RECL) by architecture",

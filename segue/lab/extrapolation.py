@@ -1,18 +1,30 @@
 """Length extrapolation: bits per byte by the context length at evaluation.
 
 Encodings that know distances are evaluated with a longer memory, absolute ones with a longer segment. Learned positions
-are left out: their table ends. A clamp is chosen on the validation split, as in the published evaluations.
+are left out: their table ends (`lengths` has them). A clamp is chosen on the validation split, as in the published
+evaluations, and so is the longer length that is compared with that of training.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from segue.checkpoint import Bundle
+from segue.checkpoint import Bundle, load
 from segue.config import Reach, Reading
+from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.statistics import fewer_bits, mean, plus_minus, seed_count
-from segue.lab.trained import EvaluationMode, budget, recipe_for, score, scored_tokens, trained
+from segue.lab.trained import (
+    EvaluationMode,
+    budget,
+    recipe_for,
+    score,
+    scored_tokens,
+    trained_run,
+    with_memory,
+)
 from segue.lab.tuning import tuned
 
 
@@ -24,21 +36,37 @@ class Side(NamedTuple):
     claim: str
     gains: bool  # the claim is that a longer context helps
     clamped: bool = False
+    spanned: bool = (
+        True  # every token sees as many keys as the memory is long; else memory and its own segment
+    )
 
 
+XL = "Transformer-XL's encoding gains from a longer"
 SIDES = {
     "xl": Side(
-        "xl, no clamp",
-        "xl",
-        "Transformer-XL's encoding gains from a longer context than in training, without a clamp.",
-        gains=True,
+        "xl, no clamp", "xl", f"{XL} context than in training, with a span and without a clamp.", gains=True
     ),
     "xl-clamp": Side(
         "xl, clamp",
         "xl",
-        "Transformer-XL's encoding gains from a longer context than in training, with a clamp as published.",
+        f"{XL} context than in training, with a span and a clamp as published.",
         gains=True,
         clamped=True,
+    ),
+    "xl-memory": Side(
+        "xl, memory alone",
+        "xl",
+        f"{XL} memory than in training, without span or clamp.",
+        gains=True,
+        spanned=False,
+    ),
+    "xl-memory-clamp": Side(
+        "xl, memory and clamp",
+        "xl",
+        f"{XL} memory than in training, with a clamp and without a span.",
+        gains=True,
+        clamped=True,
+        spanned=False,
     ),
     "shaw": Side("Shaw", "shaw", "Shaw's relative positions get worse with it.", gains=False),
     "alibi": Side("ALiBi", "alibi", "ALiBi gains from a longer context than in training.", gains=True),
@@ -61,49 +89,61 @@ def measure(setting: Setting) -> Results:
 
 def _side(setting: Setting, side: Side) -> Results:
     segment, isolated = budget(setting).segment, side.encoding == "sinusoidal"
-    longest = segment if isolated else 2 * segment  # the longest context in training
-    lengths = [times * longest for times in LENGTH_FACTORS]
+    longest = segment if isolated or not side.spanned else 2 * segment  # segment, memory, or keys in training
     recipe = recipe_for(setting, seed=setting.seed, encoding=side.encoding, memory=0 if isolated else segment)
     best = tuned(setting, recipe, side.encoding)
-    bits, clamps = [], []
+    lengths = [times * longest for times in LENGTH_FACTORS]
+    seeds = []
     for seed in setting.seeds:
-        bundle = trained(setting, best.seeded(seed), f"{side.encoding}, seed {seed}")
-        chosen = [_clamp(setting, bundle, length, longest) if side.clamped else None for length in lengths]
-        modes = [
-            _segments(length) if isolated else _memory(segment, length, clamp)
-            for length, clamp in zip(lengths, chosen, strict=True)
-        ]
-        label = f"longer context, {side.label}"
-        bits.append([score(setting, bundle, mode, label=label).bits_per_byte for mode in modes])
-        clamps.append(chosen)
-    return {**best.summary(), "trained": longest, "lengths": lengths, "bits": bits, "clamps": clamps}
+        run = trained_run(setting, best.seeded(seed), f"{side.encoding}, seed {seed}")
+        inputs = {"run": run.name, "side": list(side), "lengths": lengths, "scored": scored_tokens(setting)}
+        seeds.append(cached(setting, __name__, inputs, partial(_read, setting, side, run, lengths)))
+    return {
+        **best.summary(),
+        "trained": longest,
+        "lengths": lengths,
+        **{key: [one[key] for one in seeds] for key in ("bits", "valid", "clamps")},
+    }
 
 
-def _clamp(setting: Setting, bundle: Bundle, length: int, longest: int) -> int:
-    """The clamp with the lowest loss on the validation split."""
+def _read(setting: Setting, side: Side, run: Path, lengths: Sequence[int]) -> Results:
+    """Bits per byte by length on the test split, with the clamp that is best on the validation split; and there."""
+    bundle = load(run)
+    distances = bundle.reading.segment + bundle.reading.reach.memory - 1  # the longest in training
+    clamps = [int(share * distances) for share in CLAMP_SHARES] if side.clamped else [None]
+    bits, valid, chosen = [], [], []
+    for length in lengths:
+        modes = {clamp: _mode(bundle, side, length, clamp) for clamp in clamps}
+        losses = {
+            clamp: score(setting, bundle, mode, split="valid", label=f"validation, {mode.name}").bits_per_byte
+            for clamp, mode in modes.items()
+        }
+        best = min(losses, key=losses.__getitem__)
+        valid.append(losses[best])
+        chosen.append(best)
+        bits.append(score(setting, bundle, modes[best], label=f"longer context, {side.label}").bits_per_byte)
+    return {"bits": bits, "valid": valid, "clamps": chosen}
 
-    def nats(clamp: int) -> float:
-        mode = _memory(bundle.reading.segment, length, clamp)
-        return score(setting, bundle, mode, split="valid", label=f"validation, clamp {clamp}").nats
 
-    return min((int(share * (longest - 1)) for share in CLAMP_SHARES), key=nats)
-
-
-def _memory(segment: int, length: int, clamp: int | None) -> EvaluationMode:
-    """With a memory of that length, and as many keys for every token: the paper's evaluation."""
-    reading = Reading(segment=segment, reach=Reach(memory=length, span=length, clamp=clamp))
-    return EvaluationMode(f"memory {length}", reading, length)
-
-
-def _segments(segment: int) -> EvaluationMode:
-    """Isolated segments, longer than in training."""
-    reading = Reading(segment=segment, reach=Reach(memory=0, positions="restart"))
-    return EvaluationMode(f"segments of {segment}", reading, segment)
+def _mode(bundle: Bundle, side: Side, length: int, clamp: int | None) -> EvaluationMode:
+    """Isolated segments of that length, or a memory of it; with a span, that many keys for every token."""
+    segment = bundle.reading.segment
+    if side.encoding == "sinusoidal":
+        reading = Reading(segment=length, reach=Reach(memory=0, positions="restart"))
+        return EvaluationMode(f"segments of {length}", reading, length)
+    if side.spanned:
+        return with_memory(bundle, length, clamp=clamp)
+    reading = Reading(segment=segment, reach=Reach(memory=length, clamp=clamp))
+    return EvaluationMode(f"memory {length} alone", reading, length + segment)
 
 
 def gains(side: Results) -> tuple[list[float], list[float], int]:
-    """Bits of each seed at the trained length and at the best longer length, and that length."""
-    means = [mean([one[place] for one in side["bits"]]) for place in range(len(LENGTH_FACTORS))]
+    """Bits of each seed at the trained length and at the best longer length, and that length.
+
+    The validation split chooses it. (Older records have the test split only.)
+    """
+    seeds = side["valid"] if "valid" in side else side["bits"]
+    means = [mean([one[place] for one in seeds]) for place in range(len(LENGTH_FACTORS))]
     best = min(range(1, len(LENGTH_FACTORS)), key=means.__getitem__)
     return [one[0] for one in side["bits"]], [one[best] for one in side["bits"]], side["lengths"][best]
 
@@ -115,9 +155,15 @@ def tell(results: Results) -> list[Block]:
         f"positional encoding. Each model here was trained on {results['tokens']:,} "
         f"tokens with the same budget, and then evaluated with up to {LENGTH_FACTORS[-1]} times the context "
         "length of training: encodings that know distances with a longer memory, the absolute one with longer "
-        "segments, since its positions restart in each.",
-        *([_chosen_clamps(sides["xl-clamp"])] if "xl-clamp" in sides else []),
+        "segments, since its positions restart in each. "
+        + (
+            "The validation split chooses the longer length that is compared."
+            if all("valid" in side for side in sides.values())
+            else "The best longer length is compared."
+        ),
+        *([_chosen_clamps(sides)] if "xl-clamp" in sides else []),
         *(_verdict(SIDES[name], side) for name, side in sides.items()),
+        *([_clamp_verdict(sides)] if {"xl", "xl-clamp"} <= sides.keys() else []),
         Table(
             ["positions", *(f"{times} ×" for times in LENGTH_FACTORS)],
             [[SIDES[name].label, *_by_length(side)] for name, side in sides.items()],
@@ -132,15 +178,23 @@ def _by_length(side: Results) -> list[str]:
     return [plus_minus([one[place] for one in side["bits"]]) for place in range(len(LENGTH_FACTORS))]
 
 
-def _chosen_clamps(side: Results) -> str:
-    by_length: list[Sequence[int]] = list(zip(*side["clamps"], strict=True))
-    chosen = ", ".join(
-        f"{'/'.join(map(str, sorted(set(clamps))))} at {length}"
-        for length, clamps in zip(side["lengths"], by_length, strict=True)
+def _chosen_clamps(sides: Results) -> str:
+    chosen = "; ".join(
+        f"{SIDES[name].label}: {_clamps_by_length(side)}"
+        for name, side in sides.items()
+        if SIDES[name].clamped
     )
     return (
         "A clamp lets all distances beyond it count as that one; the published evaluations of Transformer-XL have one. "
-        f"It is chosen on the validation split, for each seed and length: {chosen}."
+        f"It is chosen on the validation split, for each seed and length. {chosen}."
+    )
+
+
+def _clamps_by_length(side: Results) -> str:
+    by_length: list[Sequence[int]] = list(zip(*side["clamps"], strict=True))
+    return ", ".join(
+        f"{'/'.join(map(str, sorted(set(clamps))))} at {length}"
+        for length, clamps in zip(side["lengths"], by_length, strict=True)
     )
 
 
@@ -148,11 +202,28 @@ def _verdict(side: Side, results: Results) -> Verdict:
     before, after, length = gains(results)
     change = mean(after) - mean(before)
     because = (
-        f"{plus_minus(before)} bits per byte at the {results['trained']} keys of training, {plus_minus(after)} at "
+        f"{plus_minus(before)} bits per byte at the {results['trained']} of training, {plus_minus(after)} at "
         f"{length}, the best longer length ({change:+.3f}); {seed_count(before)}"
     )
     return Verdict(
-        side.claim, fewer_bits(after, before) if side.gains else fewer_bits(before, after), because
+        side.claim,
+        fewer_bits(after, before) if side.gains else fewer_bits(before, after),
+        because,
+        size=f"{change:+.3f} bits per byte at {length / results['trained']:g} times the length",
+        sure=seed_count(before),
+    )
+
+
+def _clamp_verdict(sides: Results) -> Verdict:
+    """Whether the clamp pays at the longest length."""
+    plain, clamped = ([one[-1] for one in sides[name]["bits"]] for name in ("xl", "xl-clamp"))
+    saved = mean(plain) - mean(clamped)
+    return Verdict(
+        f"With {LENGTH_FACTORS[-1]} times the context of training, Transformer-XL is better with a clamp than without.",
+        fewer_bits(clamped, plain),
+        f"{plus_minus(clamped)} against {plus_minus(plain)} bits per byte; {seed_count(plain)}",
+        size=f"{-saved:+.3f} bits per byte",
+        sure=seed_count(plain),
     )
 
 

@@ -30,7 +30,8 @@ def tell(results: Results) -> list[Block]:
     theirs, groups = published("recl"), results["groups"]
     return [
         "How much context does a model use? The same positions are predicted again and again, each time from an empty "
-        f"state with the last c tokens only (or up to an eighth fewer), c = {', '.join(map(str, results['contexts']))}. "
+        "state with the last c tokens only (or up to an eighth fewer), "
+        f"c = {', '.join(map(str, results['contexts']))}. "
         f"All models have one size and were trained once, on the same {results['tokens']:,} tokens, with an attention "
         f"length of {2 * results['segment']}. There are {results['positions']:,} positions in {results['blocks']} "
         "blocks of test text; intervals hold 95 % of "
@@ -87,8 +88,8 @@ def _longer(results: Results, group: str, other: str, how: str) -> Verdict:
         f"Transformer-XL uses a longer context than {_article(other)} ({DEFINITIONS[how]}{said}).",
         min(sure, beyond) >= SURE,
         f"{_length(results, figures, FIRST, how, share)} tokens against {_length(results, figures, other, how, share)} "
-        f"in {group}, r = {results['shares'][share]:g}; longer in {sure:.0%} of the resampled texts, and than the control's "
-        f"{figures['lengths'][CONTROL][how][share][1]:g} in {beyond:.0%}",
+        f"in {group}, r = {results['shares'][share]:g}; longer in {sure:.0%} of the resampled texts, "
+        f"and than the control's {figures['lengths'][CONTROL][how][share][1]:g} in {beyond:.0%}",
         size=f"{ours:g} against {others:g} tokens, {ours / others - 1:+.0%}",
         sure=f"longer in {sure:.0%} of resampled texts",
     )

@@ -10,6 +10,7 @@ from segue.lab.drawing import inline, save, style
 from segue.lab.experiment import Block, Experiment, Picture, Table, Verdict, experiment
 from segue.lab.record import Record, read_records, version_mismatch, write_text
 from segue.lab.statistics import MARGIN
+from segue.lab.summary import Told, summary
 
 PICTURES = "pictures"
 
@@ -23,16 +24,20 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
     records = read_records(output)
     if not records:
         raise InputError(f"{output} has no results yet; run: segue lab all --quick -o {output}")
-    sections, notes = [], []
+    sections, notes, told = [], list[str](), list[Told]()
     for name, record in records.items():
         shown = experiment(name)
         note = version_mismatch(record, shown)
         if note:
             notes.append(f"{name}: {note}")
-        sections.append(_section(shown, record, note, output / PICTURES if name in draw else None))
+        blocks, drawn = _told(shown, record, note)
+        for picture in drawn if name in draw else ():
+            save(picture, output / PICTURES)
+        told.append(Told(name, blocks, note))
+        sections.append(_section(shown, record, note, blocks, drawn))
     template = files("segue.lab").joinpath("report.html").read_text(encoding="utf-8")
     page = template.replace("__MARGIN__", f"{MARGIN:g}").replace("__INDEX__", _index(records))
-    page = page.replace("__SECTIONS__", "\n".join(sections))
+    page = page.replace("__SUMMARY__", summary(told)).replace("__SECTIONS__", "\n".join(sections))
     write_text(output / "index.html", page)
     return output / "index.html", notes
 
@@ -49,21 +54,21 @@ def _index(records: Iterable[str]) -> str:
     return f"<ol>{''.join(links)}</ol>"
 
 
-def _section(shown: Experiment, record: Record, note: str, pictures: Path | None) -> str:
-    warning = f'<p class="note">These results were {html.escape(note)}.</p>' if note else ""
+def _told(shown: Experiment, record: Record, note: str) -> tuple[Sequence[Block], Sequence[Picture]]:
+    """The blocks and pictures of a record; of another version's, if its shape is still known."""
     try:
         with style(shown.name):
-            blocks, drawn = shown.tell(record.results), shown.draw(record.results)
+            return shown.tell(record.results), shown.draw(record.results)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if not note:
             raise
-        blocks, drawn = (
-            [f"This version cannot draw results of that shape ({error!r}): measure them again."],
-            [],
-        )
-    for picture in drawn if pictures is not None else ():
-        assert pictures is not None
-        save(picture, pictures)
+        return [f"This version cannot draw results of that shape ({error!r}): measure them again."], []
+
+
+def _section(
+    shown: Experiment, record: Record, note: str, blocks: Sequence[Block], drawn: Sequence[Picture]
+) -> str:
+    warning = f'<p class="note">These results were {html.escape(note)}.</p>' if note else ""
     body = "\n".join(_arranged(blocks, drawn))
     return (
         f'<section id="{shown.name}"><h2>{html.escape(shown.title)}</h2>\n'

@@ -195,12 +195,10 @@ def as_trained(bundle: Bundle) -> EvaluationMode:
     return EvaluationMode("as trained", reading, reading.segment + reading.reach.memory)
 
 
-def with_memory(bundle: Bundle, memory: int) -> EvaluationMode:
+def with_memory(bundle: Bundle, memory: int, *, clamp: int | None = None) -> EvaluationMode:
     """With a memory of that length, and as many keys for every token: the paper's evaluation."""
-    segment = bundle.reading.segment
-    return EvaluationMode(
-        f"memory {memory}", Reading(segment=segment, reach=Reach(memory=memory, span=memory)), memory
-    )
+    reading = Reading(segment=bundle.reading.segment, reach=Reach(memory=memory, span=memory, clamp=clamp))
+    return EvaluationMode(f"memory {memory}" + (f", clamp {clamp}" if clamp else ""), reading, memory)
 
 
 def sliding_window(bundle: Bundle) -> EvaluationMode:

@@ -46,7 +46,7 @@ def tuned(
     tries: Sequence[Mapping[str, Any]] = TRIES,
     divisor: int = 4,
 ) -> Tuned:
-    """The recipe with the best of the settings, each tried for a fraction of the steps; in the quick version unchanged."""
+    """The recipe with the best of the settings, each tried for a part of the steps; in the quick version unchanged."""
     if setting.quick:
         return Tuned(recipe, [])
     reached = [_reached(setting, recipe, one, label, divisor) for one in tries]

@@ -28,7 +28,7 @@ def test_lengths_that_make_no_difference_are_neither_gain_nor_loss() -> None:
     for sides, wanted in (((flat, flat), (False, False)), ((better, worse), (True, True))):
         results = {"sides": dict(zip(("xl-clamp", "shaw"), sides, strict=True)), "tokens": 1, "scored": 1}
         blocks = extrapolation.tell(results)
-        assert (shown(blocks, "gains from"), shown(blocks, "get worse")) == wanted
+        assert (shown(blocks, "gains from a longer context"), shown(blocks, "get worse")) == wanted
         assert any(isinstance(block, str) and "31 at 64" in block for block in blocks)
 
 

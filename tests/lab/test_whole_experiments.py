@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from runs import make_corpus
-from segue.infer.recl import Plan
-from segue.lab import adaptation, algorithms, complexity, gradients, parts, recl, trained
+from segue.lab import adaptation, algorithms, complexity, gradients, lengths, parts, recl, trained
 from segue.lab.cache import cached
 from segue.lab.experiment import Setting, Table, Verdict, experiment
 from segue.lab.record import measured
@@ -25,7 +24,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUICK", "FULL"):
         monkeypatch.setattr(trained, name, TINY)
-        monkeypatch.setattr(recl, name, Plan(step=8, longest=24, positions=12))
+        monkeypatch.setattr(lengths, name, lengths.Sizes(2, 8, 1, texts=4, length=20, lanes=2))
+        monkeypatch.setattr(recl, name, recl.Sizes(TINY, longest=16, blocks=4, size=4, resamples=3))
         monkeypatch.setattr(parts, name, parts.Sizes(steps=2, lanes=2, segment=8, scored=64, curve_points=1))
         reaches = {"k": (2, 3, 5), "r": (4, 8, 16)}
         monkeypatch.setattr(complexity, name, complexity.Sizes((8, 16, 32), (4, 8, 16), reaches, 4, 8, 1))
@@ -36,7 +36,9 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "SIZES", {True: (50, 60, 70), False: (50, 60, 70)})
 
 
-@pytest.mark.parametrize("name", ["recl", "gradients", "complexity", "algorithms", "parts", "adaptation"])
+@pytest.mark.parametrize(
+    "name", ["recl", "lengths", "gradients", "complexity", "algorithms", "parts", "adaptation"]
+)
 def test_quick_ones_from_measurement_to_page(name: str, corpus: Path, tmp_path: Path) -> None:
     shown = experiment(name)
     record, _ = measured(shown, Setting(corpus, tmp_path, quick=True), "")
