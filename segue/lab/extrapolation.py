@@ -68,17 +68,27 @@ SIDES = {
         clamped=True,
         spanned=False,
     ),
-    "shaw": Side("Shaw", "shaw", "Shaw's relative positions get worse with it.", gains=False),
+    "shaw": Side(
+        "Shaw",
+        "shaw",
+        "Shaw's relative positions get worse with a longer context than in training.",
+        gains=False,
+    ),
     "alibi": Side("ALiBi", "alibi", "ALiBi gains from a longer context than in training.", gains=True),
-    "rotary": Side("rotary", "rotary", "Rotary positions get worse with it.", gains=False),
+    "rotary": Side(
+        "rotary", "rotary", "Rotary positions get worse with a longer context than in training.", gains=False
+    ),
     "sinusoidal": Side(
-        "sinusoids, isolated segments", "sinusoidal", "Absolute sinusoids get worse with it.", gains=False
+        "sinusoids, isolated segments",
+        "sinusoidal",
+        "Absolute sinusoids get worse with longer segments than in training.",
+        gains=False,
     ),
 }
-LENGTH_FACTORS = (1, 2, 4, 8, 16)
+LENGTH_FACTORS, QUICK_FACTORS = (1, 2, 4, 8, 16), (1, 4, 16)
 """The context lengths at evaluation, in multiples of the longest one in training."""
 
-CLAMP_SHARES = (0.25, 0.5, 0.75, 1.0)
+CLAMP_SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
 """The clamps that are tried, as shares of the longest distance in training."""
 
 
@@ -92,7 +102,7 @@ def _side(setting: Setting, side: Side) -> Results:
     longest = segment if isolated or not side.spanned else 2 * segment  # segment, memory, or keys in training
     recipe = recipe_for(setting, seed=setting.seed, encoding=side.encoding, memory=0 if isolated else segment)
     best = tuned(setting, recipe, side.encoding)
-    lengths = [times * longest for times in LENGTH_FACTORS]
+    lengths = [times * longest for times in (QUICK_FACTORS if setting.quick else LENGTH_FACTORS)]
     seeds = []
     for seed in setting.seeds:
         run = trained_run(setting, best.seeded(seed), f"{side.encoding}, seed {seed}")
@@ -110,7 +120,8 @@ def _read(setting: Setting, side: Side, run: Path, lengths: Sequence[int]) -> Re
     """Bits per byte by length on the test split, with the clamp that is best on the validation split; and there."""
     bundle = load(run)
     distances = bundle.reading.segment + bundle.reading.reach.memory - 1  # the longest in training
-    clamps = [int(share * distances) for share in CLAMP_SHARES] if side.clamped else [None]
+    shares = QUICK_SHARES if setting.quick else CLAMP_SHARES
+    clamps = [int(share * distances) for share in shares] if side.clamped else [None]
     bits, valid, chosen = [], [], []
     for length in lengths:
         modes = {clamp: _mode(bundle, side, length, clamp) for clamp in clamps}
@@ -143,17 +154,18 @@ def gains(side: Results) -> tuple[list[float], list[float], int]:
     The validation split chooses it. (Older records have the test split only.)
     """
     seeds = side["valid"] if "valid" in side else side["bits"]
-    means = [mean([one[place] for one in seeds]) for place in range(len(LENGTH_FACTORS))]
-    best = min(range(1, len(LENGTH_FACTORS)), key=means.__getitem__)
+    means = [mean(column) for column in zip(*seeds, strict=True)]
+    best = min(range(1, len(means)), key=means.__getitem__)
     return [one[0] for one in side["bits"]], [one[best] for one in side["bits"]], side["lengths"][best]
 
 
 def tell(results: Results) -> list[Block]:
     sides = results["sides"]
+    factors = _factors(next(iter(sides.values())))
     return [
         "A model may be evaluated with a longer context than in training. Whether that helps depends on its "
         f"positional encoding. Each model here was trained on {results['tokens']:,} "
-        f"tokens with the same budget, and then evaluated with up to {LENGTH_FACTORS[-1]} times the context "
+        f"tokens with the same budget, and then evaluated with up to {factors[-1]} times the context "
         "length of training: encodings that know distances with a longer memory, the absolute one with longer "
         "segments, since its positions restart in each. "
         + (
@@ -165,7 +177,7 @@ def tell(results: Results) -> list[Block]:
         *(_verdict(SIDES[name], side) for name, side in sides.items()),
         *([_clamp_verdict(sides)] if {"xl", "xl-clamp"} <= sides.keys() else []),
         Table(
-            ["positions", *(f"{times} ×" for times in LENGTH_FACTORS)],
+            ["positions", *(f"{times} ×" for times in factors)],
             [[SIDES[name].label, *_by_length(side)] for name, side in sides.items()],
             f"Bits per byte of {results['scored']:,} test tokens, by context length in multiples of training's: "
             + ", ".join(f"{side['trained']} for {SIDES[name].label}" for name, side in sides.items())
@@ -174,8 +186,12 @@ def tell(results: Results) -> list[Block]:
     ]
 
 
+def _factors(side: Results) -> list[int]:
+    return [length // side["trained"] for length in side["lengths"]]
+
+
 def _by_length(side: Results) -> list[str]:
-    return [plus_minus([one[place] for one in side["bits"]]) for place in range(len(LENGTH_FACTORS))]
+    return [plus_minus(column) for column in zip(*side["bits"], strict=True)]
 
 
 def _chosen_clamps(sides: Results) -> str:
@@ -219,7 +235,7 @@ def _clamp_verdict(sides: Results) -> Verdict:
     plain, clamped = ([one[-1] for one in sides[name]["bits"]] for name in ("xl", "xl-clamp"))
     saved = mean(plain) - mean(clamped)
     return Verdict(
-        f"With {LENGTH_FACTORS[-1]} times the context of training, Transformer-XL is better with a clamp than without.",
+        f"With {_factors(sides['xl'])[-1]} times the context of training, a clamp makes Transformer-XL better.",
         fewer_bits(clamped, plain),
         f"{plus_minus(clamped)} against {plus_minus(plain)} bits per byte; {seed_count(plain)}",
         size=f"{-saved:+.3f} bits per byte",

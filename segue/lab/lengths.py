@@ -60,7 +60,7 @@ class Sizes:
     lanes: int = 16
 
 
-QUICK, FULL = Sizes(60, 48, 2, 100, lanes=8), Sizes(800, 128, 3, 400)
+QUICK, FULL = Sizes(60, 48, 2, 100, lanes=8), Sizes(600, 128, 3, 400)
 QUICK_SIDES = ("learned", "sinusoidal", "xl", "alibi")
 
 

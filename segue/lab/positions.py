@@ -139,6 +139,7 @@ def tell(results: Results) -> list[Block]:
             results["nearest"] > results["exact_in_float32"],
             f"the two nearest are {results['nearest']:.3f} apart, and float32 changes a value by at most "
             f"{results['exact_in_float32']:.1e}",
+            sure="computed",
         ),
         Verdict(
             "The encoding of a position is most similar to itself, and similarity depends on the distance only.",
@@ -146,6 +147,7 @@ def tell(results: Results) -> list[Block]:
             f"dot products at the same distance differ by at most {results['unlike']:.1e}; the dot product with "
             f"itself is {products[0][0]:.1f} (half the width of {width}), with the next position "
             f"{products[0][1]:.1f}, with the tenth {products[0][10]:.1f}",
+            sure="computed",
         ),
         _falling(results["falling"]),
         *_generalization(results["confronted"]),

@@ -33,7 +33,7 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
         blocks, drawn = _told(shown, record, note)
         for picture in drawn if name in draw else ():
             save(picture, output / PICTURES)
-        told.append(Told(name, blocks, note))
+        told.append(Told(name, blocks, note, len(record.setting.get("seeds", [0]))))
         sections.append(_section(shown, record, note, blocks, drawn))
     template = files("segue.lab").joinpath("report.html").read_text(encoding="utf-8")
     page = template.replace("__MARGIN__", f"{MARGIN:g}").replace("__INDEX__", _index(records))

@@ -19,6 +19,7 @@ class Told(NamedTuple):
     name: str
     blocks: Sequence[Block]
     note: str  # on a record of another version
+    seeds: int = 1
 
 
 def summary(sections: Iterable[Told]) -> str:
@@ -37,7 +38,7 @@ def summary(sections: Iterable[Told]) -> str:
 
 def _row(told: Told, verdict: Verdict) -> str:
     kind, word = ("shown", "shown") if verdict.shown else ("unshown", "not shown")
-    sure = how_sure(verdict) + (" (another version)" if told.note else "")
+    sure = how_sure(verdict, told.seeds) + (" (another version)" if told.note else "")
     return (
         f'<tr><td><a href="#{told.name}">{html.escape(verdict.claim.removesuffix("."))}</a></td>'
         f'<td class="{kind}">{word}</td><td>{html.escape(how_large(verdict))}</td><td>{html.escape(sure)}</td></tr>'
@@ -49,10 +50,16 @@ def how_large(verdict: Verdict) -> str:
     return cut(verdict.size or SEEDS.sub("", verdict.because).split("; ")[0])
 
 
-def how_sure(verdict: Verdict) -> str:
-    """The seeds or texts that agree, as far as the verdict names them."""
-    seeds = SEEDS.search(verdict.because)
-    return verdict.sure or (seeds[1] if seeds else "–")
+def how_sure(verdict: Verdict, seeds: int = 1) -> str:
+    """What agrees: the seeds or texts that the verdict names, or the seeds behind a mean with a range.
+
+    Of what is not shown, the seeds are counted only: they need not agree.
+    """
+    named = SEEDS.search(verdict.because)
+    sure = verdict.sure or (named[1] if named else "")
+    if not sure:
+        return f"{seeds} seeds" if "±" in verdict.because else "one measurement"
+    return sure if verdict.shown else sure.replace("each of ", "")
 
 
 def cut(text: str) -> str:
