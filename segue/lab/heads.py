@@ -291,12 +291,16 @@ def draw(results: Results) -> list[Picture]:
         rows = [shares[first : first + width] for first in range(0, len(shares), width)]
         image = axis.imshow(rows, vmin=0, vmax=1, cmap=HEAT, aspect="auto")
         axis.set(title=name, xlabel="head", ylabel="layer")
-        axis.set_xticks(range(encoder["heads"]), range(1, encoder["heads"] + 1), fontsize="x-small")
-        axis.set_yticks(range(encoder["layers"]), range(1, encoder["layers"] + 1), fontsize="x-small")
+        axis.set_xticks(range(encoder["heads"]), _numbers(encoder["heads"]), fontsize="x-small")
+        axis.set_yticks(range(encoder["layers"]), _numbers(encoder["layers"]), fontsize="x-small")
         axis.grid(visible=False)
     figure.colorbar(image, ax=axes, label="share of right sentences", shrink=0.7)
     caption = "How often each head attends to the labelled word, in the sentences that did not choose it."
     return [Picture("heads", caption, figure)]
+
+
+def _numbers(count: int) -> list[str]:
+    return [f"{number}" for number in range(1, count + 1)]
 
 
 def _skipped(setting: Setting) -> str:

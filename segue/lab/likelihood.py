@@ -28,9 +28,9 @@ def followed_by(reading: Reading) -> tuple[str, str, str, str]:
 def preference_of_encoder(encoder: TextEncoder) -> Preference | None:
     """By the masked-LM head; None without one."""
     head = encoder.model.head
-    if not isinstance(head, MaskedHead):
-        return None
     mask = encoder.tokenizer.file.token_to_id(MASK)
+    if not isinstance(head, MaskedHead) or mask is None:
+        return None
 
     @torch.no_grad()
     def prefers(reading: Reading) -> float:

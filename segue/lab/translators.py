@@ -135,7 +135,8 @@ def batch_order(pairs: PairSet, tokens: int, seed: int) -> Iterator[Batch]:
 
 def batch_loss(objective: PairObjective, batch: Batch) -> Tensor:
     """Nats per token of the target."""
-    return objective(batch).nats.sum() / int((batch.targets >= 0).sum())
+    nats: Tensor = objective(batch).nats
+    return nats.sum() / int((batch.targets >= 0).sum())
 
 
 class Averaged:
@@ -182,7 +183,8 @@ def trained(
 def scores(setting: Setting, model: EncoderDecoder, split: str, tested: int) -> Results:
     """BLEU and chrF of greedy translations of the first sentences of a split."""
     pairs = setting.pair_set
-    sources, references = (side[:tested] for side in split_texts(pairs, split))
+    all_sources, all_references = split_texts(pairs, split)
+    sources, references = all_sources[:tested], all_references[:tested]
     greedy = Translating(beam_width=1, longest=min(64, pairs.header.longest))
     translator = Translator(model, greedy, pairs.source, pairs.target, pairs.header.lower)
     texts = [best[0].text for best in translate(translator, sources)]
