@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from runs import make_corpus, make_pairs
+from segue.cli import app
+from segue.errors import InputError
 from segue.footprint import parameters
 from segue.lab import translation, translators
 from segue.lab.experiment import Setting, Verdict
@@ -120,3 +123,13 @@ def test_without_pairs_it_is_skipped_with_advice(tmp_path: Path) -> None:
     reason = translation.EXPERIMENT.skipped(Setting(tmp_path, tmp_path))
     assert "prepare-pairs" in reason
     assert "--pairs" in reason
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path / "data", documents=20, words=20)
+    given = ["--data", str(corpus), "-o", str(tmp_path / "lab")]
+    for name, option in (("translation", "--pairs"), ("heads", "--encoder")):
+        failed = CliRunner().invoke(app, ["lab", name, *given])
+        assert isinstance(failed.exception, InputError)
+        assert f"{name} cannot be measured" in str(failed.exception)
+        assert option in str(failed.exception)
