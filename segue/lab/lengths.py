@@ -66,6 +66,7 @@ QUICK_SIDES = ("learned", "sinusoidal", "xl", "alibi")
 
 def measure(setting: Setting) -> Results:
     size, names = (QUICK, QUICK_SIDES) if setting.quick else (FULL, tuple(SIDES))
+    _check_lengths(setting, size)
     return {
         "length": size.length,
         "texts": size.texts,
@@ -147,11 +148,17 @@ def _trained(setting: Setting, encoding: str, size: Sizes, rate: float, seed: in
 def texts_of(stream: Stream, size: Sizes, seed: int) -> Tensor:
     """(B, 2 length + 1) Random texts of a split, the same for all."""
     ends = len(stream.ids) - 2 * size.length
-    if ends < 1:
-        raise InputError(
-            f"a split of {len(stream.ids):,} tokens has no text of {2 * size.length + 1}; give more text"
-        )
     return _cut(stream, np.random.default_rng(seed).integers(ends, size=size.texts), 2 * size.length)
+
+
+def _check_lengths(setting: Setting, size: Sizes) -> None:
+    """Raise an error if a split is shorter than a text: before anything is trained."""
+    for split in ("train", "valid", "test"):
+        if (count := len(setting.stream(split).ids)) <= 2 * size.length:
+            raise InputError(
+                f"{setting.data} has a {split} split of {count:,} tokens; the test needs texts of "
+                f"{2 * size.length + 1}: give more text"
+            )
 
 
 def _cut(stream: Stream, begins: np.ndarray, length: int) -> Tensor:

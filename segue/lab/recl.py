@@ -69,22 +69,22 @@ def measure(setting: Setting) -> Results:
     sizes = QUICK if setting.quick else FULL
     contexts = reading.ladder(sizes.longest)
     names = list(dict.fromkeys(name for group in GROUPS.values() for name in group))
+    stream = setting.stream("test")  # a text that is too short is refused before anything is trained
+    blocks = reading.choose_blocks(stream, sizes.blocks, sizes.size, contexts[-1], setting.seed)
     models, losses = {}, dict[str, Tensor]()
     for name in names:
         tuning = tuned(setting, recipe_of(setting, name, sizes.budget), name, tries=TRIES, divisor=8)
         architecture = Architecture(name, tuning)
         run = architecture_run(setting, architecture, setting.seed)
-        models[name], losses[name] = _read(setting, architecture, run, sizes, contexts, None)
+        models[name], losses[name] = _read(setting, architecture, run, blocks, contexts, None)
         if name == "Transformer-XL":
-            _, losses[CONTROL] = _read(setting, architecture, run, sizes, contexts, contexts[0])
-    count = next(iter(losses.values())).size(1) // sizes.size
-    texts = resampled(count, sizes.size, sizes.resamples, setting.seed)
-    setting.report("resampling", 0, 1)
+            _, losses[CONTROL] = _read(setting, architecture, run, blocks, contexts, contexts[0])
+    texts = resampled(len(blocks), blocks.size(1), sizes.resamples, setting.seed)
     return {
         "contexts": list(contexts),
         "shares": list(SHARES),
-        "positions": count * sizes.size,
-        "blocks": count,
+        "positions": blocks.numel(),
+        "blocks": len(blocks),
         "resamples": sizes.resamples,
         "tokens": sizes.budget.tokens,
         "segment": sizes.budget.segment,
@@ -111,7 +111,7 @@ def _read(
     setting: Setting,
     architecture: Architecture,
     run: Path,
-    sizes: Sizes,
+    blocks: Tensor,
     contexts: Sequence[int],
     foreign: int | None,
 ) -> tuple[Results, Tensor]:
@@ -122,7 +122,6 @@ def _read(
 
     def made() -> Results:
         bundle = load(run)
-        blocks = reading.choose_blocks(stream, sizes.blocks, sizes.size, sizes.longest, setting.seed)
         table: dict[int, list[float]] = {}
         for context in (min(context, most or context) for context in contexts):
             if context not in table:
@@ -137,13 +136,12 @@ def _read(
                     report=lambda task, done, total: setting.report(f"{label}: {task}", done, total),
                 )
                 table[context] = [round(value, 5) for value in nats.tolist()]
-        bits = evaluate(bundle.model, stream, bundle.reading, limit=scored_tokens(setting)).bits_per_byte
-        return {"nats": [table[min(context, most or context)] for context in contexts], "bits": bits}
+        return {"nats": [table[min(context, most or context)] for context in contexts]}
 
     inputs = {
         "run": run.name,
         "contexts": list(contexts),
-        "blocks": [sizes.blocks, sizes.size, setting.seed],
+        "blocks": [*blocks.shape, contexts[-1], setting.seed],
         "reach": reach.model_dump(mode="json"),
         "foreign": foreign,
     }
@@ -152,10 +150,21 @@ def _read(
         **architecture.summary(),
         "ceiling": most,
         "segment": recipe.train.segment,
-        "bits": values["bits"],
+        "bits": _bits(setting, run),
         "seconds": training_seconds(run),
     }
     return facts, torch.tensor(values["nats"], dtype=torch.float64)
+
+
+def _bits(setting: Setting, run: Path) -> float:
+    """Bits per byte of the test split, read as in training."""
+    limit = scored_tokens(setting)
+
+    def made() -> float:
+        bundle = load(run)
+        return evaluate(bundle.model, setting.stream("test"), bundle.reading, limit=limit).bits_per_byte
+
+    return float(cached(setting, evaluate.__module__, {"run": run.name, "scored": limit}, made))
 
 
 def curve(nats: Tensor, texts: Tensor) -> Results:

@@ -1,11 +1,15 @@
 """Lengths never seen: the same targets at seen and unseen places, and verdicts that untrained models do not pass."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from runs import make_corpus
+from segue.errors import InputError
 from segue.lab import lengths, positions
-from segue.lab.experiment import Verdict
+from segue.lab.experiment import Setting, Verdict
 from segue.lab.lengths import SIDES, Sizes, build, nats, read
 
 SIZE = Sizes(steps=1, width=8, layers=1, texts=3, length=20, lanes=2)
@@ -38,6 +42,13 @@ def test_without_layers_that_mix_both_readings_cost_the_same() -> None:
             block.attention.out.weight.zero_()  # type: ignore[union-attr]
     measured = read(model, texts())
     assert_close(measured["beyond"], measured["seen"])
+
+
+def test_a_split_without_a_long_text_is_said_before_training(tmp_path: Path) -> None:
+    setting = Setting(make_corpus(tmp_path, documents=12, words=20), tmp_path / "lab", quick=True)
+    with pytest.raises(InputError, match=r"has a valid split of \d+ tokens; the test needs texts of 201"):
+        lengths.measure(setting)
+    assert not (tmp_path / "lab").exists()
 
 
 def side(seen: float, beyond: float) -> dict[str, object]:
