@@ -34,7 +34,7 @@ from segue.lab.tuning import tuned
 LOSSES = {"full": "whole", "half": "half"}
 """The published table's names of losses, and ours."""
 
-MEMORIES = (1, 2, 4, 8, 16)
+MEMORIES, QUICK_MEMORIES = (1, 2, 4, 8, 16), (1, 4)
 """Memory lengths in segments, each with and without a clamp."""
 
 
@@ -63,7 +63,8 @@ def _row(setting: Setting, row: Results) -> Results:
 def _read(setting: Setting, row: Results, run: Path) -> Results:
     """Bits per byte of a trained model, read as in training and in its best mode."""
     bundle, label = load(run), name_of(row)
-    modes = list(_modes(bundle, recurrent=row["recurrence"]))
+    memories = QUICK_MEMORIES if setting.quick else MEMORIES
+    modes = list(_modes(bundle, memories, recurrent=row["recurrence"]))
     losses = [score(setting, bundle, mode, split="valid", label=label).nats for mode in modes]
     best = modes[losses.index(min(losses))]
     return {
@@ -75,14 +76,14 @@ def _read(setting: Setting, row: Results, run: Path) -> Results:
     }
 
 
-def _modes(bundle: Bundle, *, recurrent: bool) -> Iterator[EvaluationMode]:
+def _modes(bundle: Bundle, memories: Sequence[int], *, recurrent: bool) -> Iterator[EvaluationMode]:
     """As in training, and in all other modes that its positions allow."""
     yield as_trained(bundle)
     if not recurrent:
         yield sliding_window(bundle)
     assert isinstance(bundle.model.config, XLConfig)
     if bundle.model.config.position_encoding.relative:
-        lengths = [times * bundle.reading.segment for times in MEMORIES]
+        lengths = [times * bundle.reading.segment for times in memories]
         longest = bundle.reading.segment + bundle.reading.reach.memory - 1  # distance in training
         yield from (with_memory(bundle, length) for length in lengths)
         yield from (with_memory(bundle, length, clamp=longest) for length in lengths if length > longest)

@@ -85,6 +85,7 @@ SIDES = {
         gains=False,
     ),
 }
+QUICK_SIDES = ("xl", "xl-clamp", "xl-memory-clamp", "shaw", "alibi", "sinusoidal")
 LENGTH_FACTORS, QUICK_FACTORS = (1, 2, 4, 8, 16), (1, 4, 16)
 """The context lengths at evaluation, in multiples of the longest one in training."""
 
@@ -93,7 +94,8 @@ CLAMP_SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
 
 
 def measure(setting: Setting) -> Results:
-    sides = {name: _side(setting, side) for name, side in SIDES.items()}
+    names = QUICK_SIDES if setting.quick else tuple(SIDES)
+    sides = {name: _side(setting, SIDES[name]) for name in names}
     return {"sides": sides, "tokens": budget(setting).tokens, "scored": scored_tokens(setting)}
 
 
