@@ -114,12 +114,7 @@ def evaluate(
     from segue.infer.invariant import Invariant
     from segue.launch import local_device
 
-    task = task_of(run)
-    rounded = int8 or kv_cache != "exact"
-    if invariant and (sliding or dynamic or cache or int8):
-        raise InputError(
-            "--invariant does not go with --sliding, --dynamic, --cache or --int8; leave one out"
-        )
+    task, rounded = task_of(run), int8 or kv_cache != "exact"
     _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
         use(threads, device)
@@ -128,28 +123,23 @@ def evaluate(
         else:
             evaluate_translator(run, data, split, device, metric or "bleu", as_json)
         return
-    mode: Mode = "sliding" if sliding else lanes
+    mode: Mode = "sliding" if sliding else Invariant(lanes) if invariant else lanes
     if dynamic:
         mode = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
         mode = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
-    elif invariant:
-        mode = Invariant(lanes)
     with process_group() as ranks, Progress("tokens") as progress:
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
             _check_modes(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
-            if invariant and ranks.world_size > 1:
-                raise InputError("--invariant runs in one process only, not under torchrun")
+            _check_invariant(invariant, ranks.world_size, sliding or dynamic or cache > 0 or int8)
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
         bundle, corpus = ranks.on_every_rank(opened)
         model = bundle.model.frozen(int8=int8, kv_cache=kv_cache) if rounded else bundle.model
-        reading = bundle.reading.changed(
-            segment=segment, memory=memory, clamp=clamp, span=span, pinned=pinned
-        )
+        reading = _reading(bundle, segment, memory, clamp, span, pinned)
         begin = time.monotonic()
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
@@ -170,6 +160,19 @@ def _check_options(
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
     if picture is not None and task != "encoding":
         raise InputError(f"--picture draws the confusion matrix of an encoder's labels, and {run} is none")
+
+
+def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":
+    """The bundle's reading with another segment, memory, clamp, span and pinned rows."""
+    names = ("segment", "memory", "clamp", "span", "pinned")
+    return bundle.reading.changed(**dict(zip(names, changes, strict=True)))
+
+
+def _check_invariant(wanted: bool, ranks: int, otherwise: bool) -> None:
+    if wanted and otherwise:
+        raise InputError("--invariant does not go with --sliding, --dynamic, --cache or --int8; choose one")
+    if wanted and ranks > 1:
+        raise InputError("--invariant runs in one process only, not under torchrun")
 
 
 def _check_modes(ranks: int, *chosen: bool) -> None:

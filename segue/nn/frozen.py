@@ -62,7 +62,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
 
     @property
     def _exact_kind(self) -> torch.dtype:
-        return self.model.vocabulary.tables[0].dtype
+        kind: torch.dtype = self.model.vocabulary.tables[0].dtype
+        return kind
 
     @torch.no_grad()
     def start(self, *, lanes: int = 1, reach: Reach) -> KVMemory:
