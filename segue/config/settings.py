@@ -17,7 +17,8 @@ SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
 class Settings(BaseModel):
     """Immutable settings without unknown keys or infinite numbers; errors are one line."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Checks are prepared when settings of a kind are first built: most commands use few of the kinds.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     def __init__(self, /, **values: Any) -> None:
         for name in type(self).model_fields.keys() & values.keys():
