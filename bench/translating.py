@@ -31,6 +31,7 @@ RESULTS = Path(__file__).parent / "results/translating.json"
 SENTENCES, SHORTEST, LONGEST = 32, 10, 30
 SEARCHES = {"greedy": 1, "beam 4": 4}
 WORDS = 32_000
+PAUSE = 0.3  # seconds until the threads of the other side, which spin after their work, are asleep
 
 
 def random_translator() -> Translator:
@@ -76,6 +77,7 @@ def measured(
     seconds = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
+            time.sleep(PAUSE)
             begin = clock()
             call()
             seconds[name] = min(seconds[name], clock() - begin)
