@@ -11,8 +11,6 @@ processor's, which other processes do not disturb.
 import argparse
 import json
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 import transformers
 
+from machine import best_in_turns
 from segue.checkpoint import TextEncoder
 from segue.config import EncoderReading
 from segue.infer.embed import embed_pieces
@@ -30,7 +29,6 @@ SHAPE = {"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_a
 SHAPE |= {"intermediate_size": 1536, "max_position_embeddings": 512}
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 TEXTS = 32
-PAUSE = 0.3  # seconds until the threads of the other side, which spin after their work, are asleep
 
 
 class States(torch.nn.Module):
@@ -78,17 +76,6 @@ def ours(encoder: TextEncoder, ids: list[list[int]]) -> np.ndarray:
     return embed_pieces(encoder, pieces, encoder.reading, -1).numpy()
 
 
-def best(calls: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    seconds = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(PAUSE)
-            begin = clock()
-            call()
-            seconds[name] = min(seconds[name], clock() - begin)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--weights", type=Path)
@@ -115,8 +102,7 @@ def main() -> None:
         lists = [one.tolist() for one in ids]
         difference = float(np.abs(ours(encoder, lists) - theirs(session, ids)).max())
         calls = {"segue": lambda i=lists: ours(encoder, i), "onnxruntime": lambda i=ids: theirs(session, i)}
-        clock = time.process_time if asked.threads == 1 else time.perf_counter
-        seconds = best(calls, 3 if asked.quick else asked.rounds, clock)
+        seconds = best_in_turns(calls, 3 if asked.quick else asked.rounds, asked.threads)
         rows.append(
             {"tokens": name, "difference": difference}
             | {key: TEXTS / value for key, value in seconds.items()}

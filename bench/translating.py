@@ -11,14 +11,13 @@ import argparse
 import json
 import random
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from machine import environment
+from machine import best_in_turns, environment
 from segue.checkpoint import Translator
 from segue.config import Seq2SeqConfig, Translating
 from segue.infer.translate import translate
@@ -31,7 +30,6 @@ RESULTS = Path(__file__).parent / "results/translating.json"
 SENTENCES, SHORTEST, LONGEST = 32, 10, 30
 SEARCHES = {"greedy": 1, "beam 4": 4}
 WORDS = 32_000
-PAUSE = 0.3  # seconds until the threads of the other side, which spin after their work, are asleep
 
 
 def random_translator() -> Translator:
@@ -70,19 +68,11 @@ def searches(
     return {"segue": ours, "ctranslate2": other}
 
 
-def measured(
-    calls: dict[str, Callable[[], list[str]]], rounds: int, clock: Callable[[], float]
-) -> dict[str, Any]:
+def measured(calls: dict[str, Callable[[], list[str]]], rounds: int, threads: int) -> dict[str, Any]:
     texts = {name: call() for name, call in calls.items()}
-    seconds = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(PAUSE)
-            begin = clock()
-            call()
-            seconds[name] = min(seconds[name], clock() - begin)
     equal = sum(one == other for one, other in zip(*texts.values(), strict=True))
-    return {**seconds, "equal": equal, "words": sum(len(text.split()) for text in texts["segue"])}
+    words = sum(len(text.split()) for text in texts["segue"])
+    return {**best_in_turns(calls, rounds, threads), "equal": equal, "words": words}
 
 
 def main() -> None:
@@ -108,11 +98,12 @@ def main() -> None:
         theirs = ctranslate2.Translator(
             str(Path(folder) / "model"), compute_type="float32", inter_threads=1, intra_threads=asked.threads
         )
-    clock = time.process_time if asked.threads == 1 else time.perf_counter
     rows = {}
     for name, beam_width in SEARCHES.items():
         row = measured(
-            searches(translator, theirs, sentences, beam_width), 2 if asked.quick else asked.rounds, clock
+            searches(translator, theirs, sentences, beam_width),
+            2 if asked.quick else asked.rounds,
+            asked.threads,
         )
         rows[name] = row
         print(
