@@ -133,7 +133,7 @@ def evaluate(
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
             _check_modes(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
-            _check_invariant(invariant, ranks.world_size, sliding or dynamic or cache > 0 or int8)
+            _check_invariant(invariant, ranks.world_size, sliding or dynamic or cache > 0 or rounded)
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
@@ -170,7 +170,9 @@ def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":
 
 def _check_invariant(wanted: bool, ranks: int, otherwise: bool) -> None:
     if wanted and otherwise:
-        raise InputError("--invariant does not go with --sliding, --dynamic, --cache or --int8; choose one")
+        raise InputError(
+            "--invariant does not go with --sliding, --dynamic, --cache, --int8 or --kv-cache; choose one"
+        )
     if wanted and ranks > 1:
         raise InputError("--invariant runs in one process only, not under torchrun")
 
