@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dates test lint format test-slow test-interop sanitize chaos lab bench growth sparse scale quality quality-ours quality-peers translation models encoder clean
+.PHONY: help demo dates test coverage lint format test-slow test-interop sanitize chaos lab bench growth sparse scale quality quality-ours quality-peers translation models encoder clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lab: $(READY)  ## measure what the papers claim, in small versions: lab/index.ht
 	@$(BIN)/segue lab all --quick -o lab
 
 test: lint  ## lint, types and tests, as continuous integration runs them
+	$(BIN)/pytest -n 2
+
+coverage: $(READY)  ## which lines the tests run (a quarter longer than the tests alone)
 	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
 
 lint: $(READY)  ## style and types
