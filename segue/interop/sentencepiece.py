@@ -41,6 +41,7 @@ def read_pieces(path: Path) -> Pieces:
         trainer = {n: value for number, part in message if number == 2 for n, value in fields(_bytes(part))}
         rules = {n: value for number, part in message if number == 3 for n, value in fields(_bytes(part))}
         pieces = [_piece(_bytes(part)) for number, part in message if number == 1]
+        charsmap = _bytes(rules.get(2, b""))
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror}") from None
     except (IndexError, ValueError, struct.error) as error:
@@ -50,8 +51,7 @@ def read_pieces(path: Path) -> Pieces:
     scores = {text: score for text, score, kind in pieces if kind in (NORMAL, USER_DEFINED)}
     if not scores:
         raise SourceError(f"{path} is no model of sentencepiece: it has no pieces")
-    charsmap = rules.get(2, b"")
-    return Pieces(scores, _bytes(charsmap), bool(rules.get(3, 1)), bool(rules.get(4, 1)))
+    return Pieces(scores, charsmap, bool(rules.get(3, 1)), bool(rules.get(4, 1)))
 
 
 def _bytes(value: int | bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hf_models import language_bundle
+from pieces import write_pieces
 from safetensors.torch import load_file, save_file
 from test_importing import state_dict
 from torch import Tensor
@@ -21,6 +22,7 @@ from segue.interop.hf_folder import export_hf
 from segue.interop.hf_tokenizer import read_tokenizer, write_language_tokenizer
 from segue.interop.importing import import_model
 from segue.interop.reference import export
+from segue.interop.sentencepiece import read_pieces
 from segue.interop.vocabulary import read_vocabulary
 from segue.nn.xl import TransformerXL
 from segue.text.parsing import read_object
@@ -92,6 +94,14 @@ def test_a_symbol_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "vocab.bin").write_bytes(pickle.dumps({"idx2sym": ["<eos>", "<unk>", "\ud800"]}))
     with pytest.raises(SourceError, match="a symbol that is no text"):
         read_vocabulary(tmp_path / "vocab.bin", 3)
+
+
+def test_a_number_where_sentencepiece_has_text(tmp_path: Path) -> None:
+    write_pieces(tmp_path / "source.spm", {"a": -1.0})
+    rules = b"\x1a\x02\x10\x05"  # field 3, two bytes: its field 2 is the number 5
+    (tmp_path / "source.spm").write_bytes((tmp_path / "source.spm").read_bytes() + rules)
+    with pytest.raises(SourceError, match="no model of sentencepiece: a number where text should be"):
+        read_pieces(tmp_path / "source.spm")
 
 
 @pytest.mark.parametrize(
