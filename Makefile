@@ -77,6 +77,7 @@ bench: $(READY) .venv-peers/ready  ## speed beside the peers (about 15 minutes; 
 	$(PEERS)/python bench/attention_peers.py $(QUICK)
 	$(PEERS)/python bench/embedding.py $(QUICK)
 	$(PEERS)/python bench/translating.py $(QUICK)
+	$(BIN)/python bench/translation_training.py $(QUICK)
 
 growth: $(READY)  ## how cost grows with stream, memory, segment, lanes, width and text (some minutes)
 	$(BIN)/python bench/growth.py

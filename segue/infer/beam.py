@@ -2,9 +2,10 @@
 
 A text that ends leaves the beam, which gets narrower by one; so beam width 1 is greedy search. Scores are
 log-probabilities divided by `((5 + length) / 6) ** penalty` (Wu et al.), the end counted. No model here: the
-caller gives a function that reads on. Letters: B sentences, V vocabulary.
+caller gives a function that reads on. Letters: B sentences, K tokens.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -20,6 +21,9 @@ class Selectable(Protocol):
 
 
 Memory = TypeVar("Memory", bound=Selectable)
+
+Continuations = list[tuple[float, float]]
+"""Log-probabilities and tokens that may follow a text."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def length_penalty(length: int, penalty: float) -> float:
 
 
 def beam_search(
-    read: Callable[[Tensor, Memory], tuple[Tensor, Memory]],
+    read: Callable[[Tensor, Memory], tuple[Tensor, Tensor, Memory]],
     memory: Memory,
     sentences: int,
     *,
@@ -58,25 +62,27 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each of B sentences, its `best` hypotheses, the best first.
 
-    `read` takes the newest token of each lane and the memory of all lanes, and returns the log-probabilities (lanes, V)
-    of the next token and the new memory. It starts with one lane for each sentence.
+    `read` takes the newest token of each lane and the memory of all lanes. It returns the largest log-probabilities
+    of the next token (lanes, K), their tokens, and the new memory. K is at least the beam width, or the vocabulary: no
+    lane can have more of the best. It starts with one lane for each sentence.
     """
     beams = [_Beam([((), 0.0)], []) for _ in range(sentences)]
     newest = [start] * sentences
     for length in range(1, longest + 1):
-        logprobs, memory = read(torch.tensor(newest), memory)
-        likeliest = logprobs.topk(min(beam_width, logprobs.size(1)))  # no lane can have more of the best
-        both = torch.stack([likeliest.values.double(), likeliest.indices.double()])
-        values, tokens = both.cpu()  # the one wait for a GPU in each step
+        *likeliest, memory = read(torch.tensor(newest), memory)
+        values, tokens = torch.stack(
+            [one.double() for one in likeliest]
+        ).tolist()  # the one wait for a GPU in each step
         chosen: list[int] = []  # the lane that each new lane continues
         first = 0
         for number, beam in enumerate(beams):
             lanes = slice(first, first + len(beam.alive))
             first = lanes.stop
             if beam.alive:
-                beams[number], parents = _grown(
-                    beam, values[lanes], tokens[lanes], length, beam_width, end, penalty
-                )
+                some = [
+                    list(zip(*both, strict=True)) for both in zip(values[lanes], tokens[lanes], strict=True)
+                ]
+                beams[number], parents = _grown(beam, some, length, beam_width, end, penalty)
                 if length == longest or _certain(beam, best, longest, penalty):
                     beams[number] = _closed(beams[number], length, penalty, truncated=length == longest)
                 else:
@@ -90,20 +96,22 @@ def beam_search(
 
 
 def _grown(
-    beam: _Beam, logprobs: Tensor, tokens: Tensor, length: int, beam_width: int, end: int, penalty: float
+    beam: _Beam, likeliest: list[Continuations], length: int, beam_width: int, end: int, penalty: float
 ) -> tuple[_Beam, list[int]]:
     """The best continuations, one for each free place of the beam; texts that end are finished.
 
-    (texts, K) `tokens` are the likeliest after each text, with their `logprobs`.
+    `likeliest` are those of each text.
     """
-    before = torch.tensor([logprob for _, logprob in beam.alive], dtype=torch.float64)
-    candidates = before[:, None] + logprobs
-    count = min(beam_width - len(beam.finished), candidates.numel())
-    values, places = candidates.flatten().topk(count)
+    candidates = [
+        (before + logprob, parent, int(token))
+        for parent, ((_, before), some) in enumerate(zip(beam.alive, likeliest, strict=True))
+        for logprob, token in some
+        if logprob != -math.inf  # a beam wider than the vocabulary would keep what is never allowed
+    ]
+    candidates.sort(key=lambda one: -one[0])
     alive, finished, parents = [], list(beam.finished), []
-    for logprob, place in zip(values.tolist(), places.tolist(), strict=True):
-        parent = place // candidates.size(1)
-        text, token = beam.alive[parent][0], int(tokens.flatten()[place])
+    for logprob, parent, token in candidates[: beam_width - len(beam.finished)]:
+        text = beam.alive[parent][0]
         if token == end:
             finished.append(Hypothesis(text, logprob, logprob / length_penalty(length, penalty), whole=True))
         else:

@@ -106,11 +106,9 @@ def _searched(
     start, end = special_tokens(model.config.vocab)
     source, lengths = padded([[*row, source_end] for row in rows], source_end)
 
-    def read(newest: Tensor, memory: Any) -> tuple[Tensor, Any]:
+    def read(newest: Tensor, memory: Any) -> tuple[Tensor, Tensor, Any]:
         hidden, memory = model(newest[:, None].to(device, non_blocking=True), memory)
-        logprobs = model.logprobs(hidden[:, 0])
-        logprobs[:, start] = float("-inf")  # a start is never inside
-        return logprobs, memory
+        return *model.likeliest(hidden[:, 0], how.beam_width, never=start), memory  # a start is never inside
 
     found = beam_search(
         read,

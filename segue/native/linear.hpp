@@ -13,7 +13,7 @@
 
 namespace segue {
 
-// As `Weights` of segue/nn/native_step.py.
+// as `Weights` of segue/nn/native_structures.py.
 template <typename Real>
 struct Weights {
     const Real* weights;    // null: they are rounded
@@ -42,19 +42,30 @@ inline Real product_of(const Real* weights, const Real* inputs, int64_t size) {
     return total;
 }
 
-// R outputs for V vectors of lanes: each weight is spread over a vector.
+constexpr int64_t LINE_BYTES = 64;  // of the caches
+
+// R outputs for V vectors of lanes: each weight is spread over a vector. If `fetching`, the next R rows of weights are
+// asked for on the way: rows are too short for the processor to guess them, and it would wait a third of the time.
 template <typename Real, int R, int V>
-inline void tile(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+inline void tile(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu,
+                 bool fetching) {
     constexpr int width = WIDTH<Real>;
-    const Real* weights = matrix.weights + row * matrix.inputs;
+    constexpr int64_t line = LINE_BYTES / sizeof(Real);
+    const Real *weights = matrix.weights + row * matrix.inputs, *next = weights + R * matrix.inputs;
     Vector<Real> sums[R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) sums[r][v] = all(matrix.bias ? matrix.bias[row + r] : Real(0));
-    for (int64_t i = 0; i < matrix.inputs; i++) {
-        Vector<Real> some[V];
-        for (int v = 0; v < V; v++) some[v] = load(inputs + i * places + v * width);
-        for (int r = 0; r < R; r++)
-            for (int v = 0; v < V; v++) sums[r][v] += weights[r * matrix.inputs + i] * some[v];
+    for (int64_t first = 0; first < matrix.inputs; first += line) {
+        if (fetching)
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++) __builtin_prefetch(next + r * matrix.inputs + first);
+        for (int64_t i = first; i < std::min(matrix.inputs, first + line); i++) {
+            Vector<Real> some[V];
+            for (int v = 0; v < V; v++) some[v] = load(inputs + i * places + v * width);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++) sums[r][v] += weights[r * matrix.inputs + i] * some[v];
+        }
     }
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
@@ -63,14 +74,16 @@ inline void tile(const Weights<Real>& matrix, const Real* inputs, int64_t places
         }
 }
 
-// R outputs for all lanes.
+// R outputs for all lanes. There are R more rows of weights behind these, if `fetching`.
 template <typename Real, int R>
-inline void tiles(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu) {
+inline void tiles(const Weights<Real>& matrix, const Real* inputs, int64_t places, int64_t row, Real* outputs, bool relu,
+                  bool fetching) {
     constexpr int width = WIDTH<Real>;
     int64_t lane = 0;
-    for (; lane + 2 * width <= places; lane += 2 * width)
-        tile<Real, R, 2>(matrix, inputs + lane, places, row, outputs + lane, relu);
-    for (; lane < places; lane += width) tile<Real, R, 1>(matrix, inputs + lane, places, row, outputs + lane, relu);
+    for (; lane + 2 * width <= places; lane += 2 * width, fetching = false)
+        tile<Real, R, 2>(matrix, inputs + lane, places, row, outputs + lane, relu, fetching);
+    for (; lane < places; lane += width, fetching = false)
+        tile<Real, R, 1>(matrix, inputs + lane, places, row, outputs + lane, relu, fetching);
 }
 
 // One output of L lanes, from 8-bit weights.
@@ -87,7 +100,9 @@ inline void rounded_outputs(const Weights<Real>& matrix, const RoundedInputs& in
     }
 }
 
-constexpr int ROWS = 6;  // of weights in a tile: with two vectors of lanes, as many sums as registers can hold
+// Of weights in a tile: with two vectors of lanes, as many sums as registers can hold.
+constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;
+constexpr int FEWER_ROWS = 4;  // of what is left over
 
 // This thread's share of the outputs. Rounded inputs go to `space`.
 template <typename Real>
@@ -107,8 +122,11 @@ inline void linear(const Weights<Real>& matrix, const Real* inputs, int64_t lane
             return;
         }
     if (places > 1) {
-        for (; row + ROWS <= mine.last; row += ROWS) tiles<Real, ROWS>(matrix, inputs, places, row, outputs, relu);
-        for (; row < mine.last; row++) tiles<Real, 1>(matrix, inputs, places, row, outputs, relu);
+        for (; row + ROWS <= mine.last; row += ROWS)
+            tiles<Real, ROWS>(matrix, inputs, places, row, outputs, relu, row + 2 * ROWS <= mine.last);
+        for (; row + FEWER_ROWS <= mine.last; row += FEWER_ROWS)
+            tiles<Real, FEWER_ROWS>(matrix, inputs, places, row, outputs, relu, false);
+        for (; row < mine.last; row++) tiles<Real, 1>(matrix, inputs, places, row, outputs, relu, false);
     }
     for (; row < mine.last; row++) {
         Real product = product_of(matrix.weights + row * matrix.inputs, inputs, matrix.inputs);

@@ -5,7 +5,7 @@
     hidden, memory = engine(tokens, memory)
 
 Sessions, evaluation, scoring, beam search and RECL know this interface alone, whatever the model is made of.
-Letters: B lanes, T tokens in the segment, C width, V vocabulary.
+Letters: B lanes, T tokens in the segment, C width, V vocabulary, K tokens.
 """
 
 from copy import deepcopy
@@ -66,6 +66,17 @@ class Engine(Generic[Model]):
         """(B, T, V) The log-probabilities of every token."""
         logprobs: Tensor = self.model.logprobs(hidden)  # type: ignore[operator]
         return logprobs
+
+    @torch.no_grad()
+    def likeliest(self, hidden: Tensor, count: int, never: int) -> tuple[Tensor, Tensor]:
+        """(B, K) The largest log-probabilities behind states (B, C), the largest first, and their tokens.
+
+        K is `count`, or V if that is less. The token `never` has the log-probability -inf.
+        """
+        logprobs = self.logprobs(hidden)
+        logprobs[:, never] = float("-inf")
+        values, tokens = logprobs.topk(min(count, logprobs.size(1)))
+        return values, tokens
 
     def looks_back(self, reading: Reading) -> int | None:
         """How many tokens back a hidden state may depend on; None if all the way to the beginning."""

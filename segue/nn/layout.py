@@ -62,6 +62,8 @@ def checked_layout(tokens: Tensor, starts: Tensor | None, lengths: Tensor | None
     lanes, size = tokens.shape
     if size == 0:
         raise InputError("the segment is empty (T = 0); read at least one token, or skip the call")
+    if lanes == 0:
+        raise InputError("the segment has no lanes (B = 0); read at least one, or skip the call")
     if lengths is not None:
         lengths = _checked_lengths(lengths, lanes, size)
     if starts is not None:

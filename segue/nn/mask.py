@@ -169,3 +169,19 @@ def _pinning_mask(layout: SegmentLayout, memory: Memory, device: torch.device) -
         documents = owners.masked_fill(apart, -1)
     on_device = None if documents is None else documents.to(device, non_blocking=True)
     return AttentionMask(held, layout.size, reach.span, on_device, pinned=pinned)
+
+
+def whole_mask(layout: SegmentLayout, device: torch.device) -> AttentionMask:
+    """Every token of a source attends to all but padding. An empty source attends to its padding, which is zero."""
+    padding = None
+    if layout.padded is not None and layout.padded.any():
+        empty = layout.counts == 0
+        padding = (layout.padded & ~empty[:, None]).to(device, non_blocking=True)[:, None, None]
+    return same_padding(AttentionMask(layout.size, layout.size, padding=padding, causal=False))
+
+
+def same_padding(mask: AttentionMask) -> AttentionMask:
+    """The same padding mask for every query."""
+    if mask.padding is None:
+        return mask
+    return replace(mask, padding=mask.padding[:, :, :1].expand(-1, -1, mask.size, -1))

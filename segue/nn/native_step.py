@@ -15,9 +15,19 @@ from torch import Tensor
 
 from segue import native
 from segue.nn.frozen_layer import FloatLinear, FrozenLayer, Linear
-from segue.nn.frozen_layer import Norm as FrozenNorm
 from segue.nn.int8 import Int8Linear, PlainInt8
 from segue.nn.kv_memory import KVMemory
+from segue.nn.native_structures import (
+    ADDRESS,
+    SIZE,
+    WORK_OF_A_THREAD,
+    Norm,
+    Weights,
+    address,
+    matrix,
+    norm,
+    structure,
+)
 from segue.nn.positions import Relative as AnyRelative
 from segue.nn.positions import RelativeKeys, Rotation
 
@@ -28,47 +38,30 @@ STORED = {torch.float16: 1, torch.int8: 2}
 MOST_TABLES = 32
 """Tables of relative keys whose addresses are kept."""
 
-WORK_OF_A_THREAD = 2**16
-"""Multiplications in a layer that are worth one more thread: a thread waits for the others five times in each layer."""
-
-
-def _structure(name: str, **fields: Any) -> type[ctypes.Structure]:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
-
-
-_ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_int64
-_Weights = _structure(
-    "Weights",
-    **dict.fromkeys(("weights", "bias", "rounded", "scales"), _ADDRESS),
-    step=ctypes.c_double,
-    outputs=_SIZE,
-    inputs=_SIZE,
+_Relative = structure(
+    "Relative", rows=ADDRESS, bias=ADDRESS, content_bias=ADDRESS, position_bias=ADDRESS, known=SIZE
 )
-_Norm = _structure("Norm", weight=_ADDRESS, bias=_ADDRESS, epsilon=ctypes.c_double)
-_Relative = _structure(
-    "Relative", rows=_ADDRESS, bias=_ADDRESS, content_bias=_ADDRESS, position_bias=_ADDRESS, known=_SIZE
-)
-_Layer = _structure(
+_Layer = structure(
     "Layer",
-    **dict.fromkeys(("query", "key_value", "out", "inner", "outer"), _Weights),
-    **dict.fromkeys(("attention_norm", "feed_forward_norm"), _Norm),
+    **dict.fromkeys(("query", "key_value", "out", "inner", "outer"), Weights),
+    **dict.fromkeys(("attention_norm", "feed_forward_norm"), Norm),
     relative=_Relative,
 )
-_Stack = _structure(
+_Stack = structure(
     "Stack",
-    layers=_ADDRESS,
-    **dict.fromkeys(("count", "width", "heads", "head_width", "feedforward", "pre"), _SIZE),
+    layers=ADDRESS,
+    **dict.fromkeys(("count", "width", "heads", "head_width", "feedforward", "pre"), SIZE),
     scale=ctypes.c_double,
 )
-_Lane = _structure(
+_Lane = structure(
     "Lane",
-    rows=_ADDRESS,
-    **dict.fromkeys(("layer_stride", "half_stride", "head_stride", "slot", "count"), _SIZE),  # in bytes
+    rows=ADDRESS,
+    **dict.fromkeys(("layer_stride", "half_stride", "head_stride", "slot", "count"), SIZE),  # in bytes
 )
-_Tokens = _structure(
+_Tokens = structure(
     "Tokens",
-    **dict.fromkeys(("hidden", "added", "cosines", "sines", "lanes"), _ADDRESS),
-    **dict.fromkeys(("count", "stored"), _SIZE),
+    **dict.fromkeys(("hidden", "added", "cosines", "sines", "lanes"), ADDRESS),
+    **dict.fromkeys(("count", "stored"), SIZE),
 )
 
 
@@ -99,7 +92,7 @@ class NativeSteps:
         )
         lanes = _lanes(memory)
         tokens = _Tokens(
-            *(_address(tensor) for tensor in (hidden, added, cosines, sines)),
+            *(address(tensor) for tensor in (hidden, added, cosines, sines)),
             ctypes.addressof(lanes),
             len(lanes),
             stored,
@@ -128,7 +121,7 @@ class NativeSteps:
         layers: Any = (_Layer * len(prepared))(
             *(
                 _Layer(
-                    *map(_matrix, linears), _norm(layer.attention_norm), _norm(layer.feed_forward_norm), table
+                    *map(matrix, linears), norm(layer.attention_norm), norm(layer.feed_forward_norm), table
                 )
                 for layer, linears, (table, _) in of_layers
             )
@@ -167,24 +160,9 @@ def _plain(linear: Linear) -> FloatLinear | PlainInt8:
 
 def _tensors(layer: FrozenLayer) -> list[Tensor]:
     """What must be of one precision."""
-    norms = [part for norm in (layer.attention_norm, layer.feed_forward_norm) for part in norm[:2]]
+    norms = [part for one in (layer.attention_norm, layer.feed_forward_norm) for part in one[:2]]
     floats = [linear for linear in _linears(layer) if isinstance(linear, FloatLinear)]
     return [*norms, *(part for linear in floats for part in linear if part is not None)]
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr() or None
-
-
-def _matrix(linear: FloatLinear | PlainInt8) -> ctypes.Structure:
-    if isinstance(linear, FloatLinear):
-        return _Weights(_address(linear.weight), _address(linear.bias), None, None, 0, *linear.weight.shape)
-    rounded, bias, scales = (_address(tensor) for tensor in (linear.weight, linear.bias, linear.scales))
-    return _Weights(None, bias, rounded, scales, linear.step, *linear.weight.shape)
-
-
-def _norm(norm: FrozenNorm) -> ctypes.Structure:
-    return _Norm(_address(norm.weight), _address(norm.bias), norm.epsilon)
 
 
 def _relative(relative: AnyRelative | None) -> tuple[ctypes.Structure, list[Tensor | None]]:
@@ -195,7 +173,7 @@ def _relative(relative: AnyRelative | None) -> tuple[ctypes.Structure, list[Tens
     rows = relative.rows.transpose(0, 1).contiguous()  # (H, R, D)
     bias = None if relative.row_bias is None else relative.row_bias.T.contiguous()
     tensors = [rows, bias, relative.content_bias.contiguous(), relative.position_bias.contiguous()]
-    return _Relative(*(_address(tensor) for tensor in tensors), len(relative.rows)), tensors
+    return _Relative(*(address(tensor) for tensor in tensors), len(relative.rows)), tensors
 
 
 def _lanes(memory: KVMemory) -> Any:

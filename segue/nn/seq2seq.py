@@ -8,22 +8,24 @@ Letters: B sentences, S tokens of the source, T of the target, H heads, D head w
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segue.config import Reach, Seq2SeqConfig, UniversalSeq2SeqConfig
+from segue.config import KVCache, Reach, Seq2SeqConfig, UniversalSeq2SeqConfig
 from segue.errors import InputError
 from segue.nn.attention import Attention
 from segue.nn.block import Activation, Block, Source
 from segue.nn.dropout import Dropout
 from segue.nn.encoder_decoder import EncoderDecoder
+from segue.nn.engine import Engine, refuse_rounding
+from segue.nn.frozen_seq2seq import FrozenSeq2Seq
 from segue.nn.kv_memory import KVMemory, empty_memory
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.low_rank import LowRank, build_low_rank
-from segue.nn.mask import AttentionMask, causal_mask
+from segue.nn.mask import AttentionMask, causal_mask, same_padding, whole_mask
 from segue.nn.positions import RelativeKeys, XLPositions, interleaved_sinusoids, sinusoids
 from segue.nn.vocab import Vocabulary, source_vocabulary
 
@@ -100,26 +102,34 @@ class Seq2Seq(EncoderDecoder):
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, AttentionMask]:
         """(S, B, C) The encoder's output for sources (B, S), zero in padding; and the mask that hides the padding."""
         hidden, layout, mask = self._source(source, lengths)
-        self._check_source(layout.size)
-        relations: list[RelativeKeys | LowRank | None] = [None] * len(self.encoder)
-        if self.config.encoding == "xl":
-            both = self.relative.to_both_sides(layout.size)
-            relations = [self.relative.relative_keys(layer, both) for layer in range(len(self.encoder))]
-        else:
+        self.check_source(layout.size)
+        if self.config.encoding != "xl":
             hidden = self.placed(hidden, torch.arange(layout.size, device=source.device)[:, None])
-        if self.config.attention != "full":
-            relations = [self.low_rank.layer(layer, layout.size) for layer in range(len(self.encoder))]
+        relations = self.relations(layout.size)
         hidden = self.dropout(hidden)
         near = replace(mask, window=self.config.window or None, global_tokens=self.config.global_tokens)
         for block, relative in zip(self.encoder, relations, strict=True):
             hidden = block(hidden, hidden[:0], relative, near)
         return self._encoded(hidden, layout), mask
 
+    def relations(self, size: int) -> list[RelativeKeys | LowRank | None]:
+        """What each of the encoder's layers knows of sources of this size besides their tokens."""
+        layers = range(len(self.encoder))
+        if self.config.encoding == "xl":
+            both = self.relative.to_both_sides(size)
+            return [self.relative.relative_keys(layer, both) for layer in layers]
+        if self.config.attention != "full":
+            return [self.low_rank.layer(layer, size) for layer in layers]
+        return [None] * len(layers)
+
     def _source(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, SegmentLayout, AttentionMask]:
         """The embeddings (S, B, C) of sources (B, S), their layout, and what attends to what."""
         layout = checked_layout(source, None, lengths)
-        vocabulary = self.source_vocabulary if self.config.source_vocab else self.vocabulary
-        return vocabulary.embed(source.T), layout, _whole(layout, source.device)
+        return self.source_embedding.embed(source.T), layout, whole_mask(layout, source.device)
+
+    @property
+    def source_embedding(self) -> Vocabulary:
+        return self.source_vocabulary if self.config.source_vocab else self.vocabulary
 
     def _encoded(self, hidden: Tensor, layout: SegmentLayout) -> Tensor:
         """The encoder's output of its last layer's, (S, B, C)."""
@@ -132,8 +142,16 @@ class Seq2Seq(EncoderDecoder):
     def start(self, source: Tensor, lengths: Tensor | None = None) -> TranslationMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         hidden, mask = self.encode(source, lengths)
-        past = self._past(hidden, self.config.decoder_layers)
+        past = self.empty_past(hidden, self.config.decoder_layers, hidden.size(1))
         return TranslationMemory(self._sources(hidden, mask), past, tuple(range(past.lanes)))
+
+    @staticmethod
+    def memory_of(sources: tuple[Source, ...], past: KVMemory, sentences: Tensor) -> TranslationMemory:
+        """The memory of lanes with this past, each with the source of its sentence (B,)."""
+        chosen = tuple(sentences.tolist())
+        if chosen != tuple(range(sources[0].keys_values.size(2))):
+            sources = tuple(_selected(source, sentences) for source in sources)
+        return TranslationMemory(sources, past, chosen)
 
     def _sources(self, hidden: Tensor, mask: AttentionMask) -> tuple[Source, ...]:
         """For each of the decoder's blocks, keys and values of the encoder's output (S, B, C)."""
@@ -143,10 +161,16 @@ class Seq2Seq(EncoderDecoder):
             sources.append(Source(block.project_source(hidden), mask))
         return tuple(sources)
 
-    def _past(self, hidden: Tensor, layers: int) -> KVMemory:
+    def empty_past(self, like: Tensor, layers: int, lanes: int) -> KVMemory:
+        """The KV cache of lanes that have read nothing of a target, of the type of `like`."""
         row, span = (self.config.heads, self.config.head_width), self.config.decoder_span
         reach = Reach(memory=span - 1, span=span) if span else Reach(memory=2**31)
-        return empty_memory(hidden, layers, row, hidden.size(1), reach)
+        return empty_memory(like, layers, row, lanes, reach)
+
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> Engine[Any]:
+        """The engine that reads with these weights, one token of each lane by native code. They must not change."""
+        refuse_rounding(self, int8, kv_cache)
+        return FrozenSeq2Seq(self)
 
     def forward(
         self, target: Tensor, memory: TranslationMemory, *, lengths: Tensor | None = None
@@ -165,6 +189,11 @@ class Seq2Seq(EncoderDecoder):
     ) -> tuple[SegmentLayout, KVMemory, AttentionMask]:
         """The layout of targets (B, T), the past with slots for them, and the attention mask."""
         layout = checked_layout(target, None, lengths)
+        if not isinstance(memory, TranslationMemory):
+            raise InputError(
+                f"a translator reads with the memory of its own start; found {type(memory).__name__}, "
+                "which the engine that made it reads: frozen(tokens, memory)"
+            )
         if memory.lanes != len(target):
             raise InputError(
                 f"the memory has {memory.lanes} sentences and the target {len(target)}; "
@@ -182,7 +211,7 @@ class Seq2Seq(EncoderDecoder):
             hidden = hidden.masked_fill(layout.padded.to(hidden.device, non_blocking=True)[..., None], 0)
         return hidden
 
-    def _check_source(self, size: int) -> None:
+    def check_source(self, size: int) -> None:
         if 0 < self.config.max_source < size:
             raise InputError(
                 f"{size} tokens are more than the {self.config.max_source} of max_source, for which linformer has "
@@ -197,23 +226,7 @@ class Seq2Seq(EncoderDecoder):
 
 def asked(source: Source, queries: int) -> Source:
     """The same source, for this many queries."""
-    return Source(source.keys_values, _broadcast(replace(source.mask, size=queries)))
-
-
-def _whole(layout: SegmentLayout, device: torch.device) -> AttentionMask:
-    """Every token of a source attends to all but padding. An empty source attends to its padding, which is zero."""
-    padding = None
-    if layout.padded is not None and layout.padded.any():
-        empty = layout.counts == 0
-        padding = (layout.padded & ~empty[:, None]).to(device, non_blocking=True)[:, None, None]
-    return _broadcast(AttentionMask(layout.size, layout.size, padding=padding, causal=False))
-
-
-def _broadcast(mask: AttentionMask) -> AttentionMask:
-    """The same padding mask for every query."""
-    if mask.padding is None:
-        return mask
-    return replace(mask, padding=mask.padding[:, :, :1].expand(-1, -1, mask.size, -1))
+    return Source(source.keys_values, same_padding(replace(source.mask, size=queries)))
 
 
 @torch.no_grad()

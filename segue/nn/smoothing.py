@@ -13,6 +13,8 @@ def smoothed_nats(logprobs: Tensor, targets: Tensor, smoothing: float) -> Tensor
     Torch's own spreads ε over all V tokens, the right one included: another formula.
     """
     right = logprobs.gather(-1, targets[..., None]).squeeze(-1)
+    if not smoothing:
+        return -right
     others = logprobs.sum(dim=-1) - right
     return -(1 - smoothing) * right - smoothing / (logprobs.size(-1) - 1) * others
 

@@ -10,13 +10,14 @@ Letters: B sentences, S tokens of the source, T of the target, C width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from segue.config import UniversalSeq2SeqConfig
+from segue.config import KVCache, UniversalSeq2SeqConfig
 from segue.nn.block import Block
+from segue.nn.engine import Engine, refuse_rounding
 from segue.nn.halting import Pondering, initialise_halting
 from segue.nn.layout import HOST, positions
 from segue.nn.mask import AttentionMask
@@ -70,10 +71,15 @@ class UniversalSeq2Seq(Seq2Seq):
         hidden, pondering = self.encoder_steps(self.dropout(hidden), real, take, places=places)
         return self._encoded(hidden, layout), mask, pondering.transposed()
 
+    def frozen(self, *, int8: bool = False, kv_cache: KVCache = "exact") -> Engine[Any]:
+        """The engine that reads with these weights. Native code knows no halting."""
+        refuse_rounding(self, int8, kv_cache)
+        return Engine(self)
+
     def start(self, source: Tensor, lengths: Tensor | None = None) -> UniversalTranslationMemory:
         """The memory of a decoder that has read its sources (B, S) and nothing of a target."""
         hidden, mask, pondering = self.pondered_source(source, lengths)
-        past = self._past(hidden, self.config.steps)
+        past = self.empty_past(hidden, self.config.steps, hidden.size(1))
         return UniversalTranslationMemory(
             self._sources(hidden, mask), past, tuple(range(past.lanes)), pondering
         )

@@ -7,6 +7,7 @@ Letters: R rows (the tokens of all lanes in a line), C width, E a cluster's widt
 """
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -82,31 +83,32 @@ class Vocabulary(nn.Module):
 
         Targets may still lie on the CPU: with clusters, a GPU need not be waited for then.
         """
+        return self._checked_nats(hidden, targets, self._nats)
+
+    def smoothed_nats(self, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """(…) The cross-entropy with label smoothing: 1 - ε on the target, ε / (V - 1) on every other token."""
+
+        def nats_of(rows: Tensor, wanted: Tensor) -> Tensor:
+            if self.config.clusters == 1:
+                return linear_nats(*self._cluster(0, rows), wanted, smoothing)
+            return smoothed_nats(self.logprobs(rows), wanted.to(rows.device, non_blocking=True), smoothing)
+
+        return self._checked_nats(hidden, targets, nats_of)
+
+    def _checked_nats(
+        self, hidden: Tensor, targets: Tensor, nats_of: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """What `nats_of` makes of rows (R, C) and their targets (R,), which are checked."""
         if hidden.shape[:-1] != targets.shape:
             raise InputError(
                 f"hidden states {tuple(hidden.shape)} want targets {tuple(hidden.shape[:-1])}; "
                 f"found {tuple(targets.shape)}: one target for each state, the token that follows it"
             )
         try:
-            return self._nats(hidden.flatten(0, -2), targets.flatten().long()).view(targets.shape)
+            return nats_of(hidden.flatten(0, -2), targets.flatten().long()).view(targets.shape)
         except (IndexError, RuntimeError):  # as in `embed`
             self.check(targets)
             raise
-
-    def smoothed_nats(self, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        """(…) The cross-entropy with label smoothing: 1 - ε on the target, ε / (V - 1) on every other token."""
-        if self.config.clusters > 1:
-            there = targets.to(hidden.device, non_blocking=True)
-            return smoothed_nats(self.logprobs(hidden), there, smoothing)
-        # The sum of log p over all tokens is (sum of logits) - V logsumexp; that of logits, rows · (sum of the table).
-        plain = self.nats(hidden, targets)
-        targets = targets.to(hidden.device, non_blocking=True)
-        rows, table, bias = self._cluster(0, hidden)
-        right, total = (rows * table[targets]).sum(dim=-1), rows @ table.sum(dim=0)
-        if bias is not None:
-            right, total = right + bias[targets], total + bias.sum()
-        others = total - len(table) * (plain + right) + plain
-        return (1 - smoothing) * plain - smoothing / (len(table) - 1) * others
 
     def _nats(self, rows: Tensor, wanted: Tensor) -> Tensor:
         """(R,) The cross-entropy of a token in a tail is that of the tail plus that of the token within it."""
@@ -115,7 +117,7 @@ class Vocabulary(nn.Module):
         for cluster in range(1, self.config.clusters):
             inside = (wanted >= edges[cluster]) & (wanted < edges[cluster + 1])
             head = torch.where(inside, edges[1] + cluster - 1, head)
-        nats = linear_nats(*self._cluster(0, rows), head.to(rows.device, non_blocking=True))
+        nats = linear_nats(*self._cluster(0, rows), head)
         for cluster in range(1, self.config.clusters):
             # An empty choice of rows is kept, so that a cluster without tokens still gets its zero gradient.
             chosen = (head == edges[1] + cluster - 1).nonzero().squeeze(1)
@@ -129,11 +131,18 @@ class Vocabulary(nn.Module):
         """(…, V) The log-probabilities of all tokens."""
         shortlist, clusters = self.config.edges[1], self.config.clusters
         head = _log_softmax(*self._cluster(0, hidden))
+        if clusters == 1:
+            return head
         parts = [head[..., :shortlist]]
         for cluster in range(1, clusters):
             tail = _log_softmax(*self._cluster(cluster, hidden))
             parts.append(tail + head[..., shortlist + cluster - 1, None])
         return torch.cat(parts, dim=-1)
+
+    def output(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of a single cluster: states (…, E), table (V, E) and biases (V,), whose logits are states table' + biases."""
+        assert self.config.clusters == 1
+        return self._cluster(0, hidden)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         if self.config.divisor == 1:
@@ -215,11 +224,17 @@ def _log_softmax(hidden: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def linear_nats(rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """(R,) -log softmax(rows table' + bias) at the targets, holding at most `LOGITS_AT_ONCE` logits."""
+def linear_nats(
+    rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """(R,) -log softmax(rows table' + bias) at the targets, holding at most `LOGITS_AT_ONCE` logits.
+
+    With label smoothing, the mean of -log softmax over the smoothed target.
+    """
+    targets = targets.to(rows.device, non_blocking=True)
     if len(rows) <= MIN_ROWS or len(rows) * len(table) <= LOGITS_AT_ONCE:
-        return -_log_softmax(rows, table, bias).gather(1, targets[:, None]).squeeze(1)
-    nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets)
+        return smoothed_nats(_log_softmax(rows, table, bias), targets, smoothing)
+    nats: Tensor = _ChunkedNats.apply(rows.to(table.dtype), table, bias, targets, smoothing)
     return nats
 
 
@@ -227,33 +242,43 @@ class _ChunkedNats(torch.autograd.Function):
     """`linear_nats` in chunks of rows. The backward pass recomputes each chunk's logits: none are saved."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> Tensor:
         kind = torch.promote_types(rows.dtype, torch.float32)
         nats = torch.empty(len(rows), dtype=kind, device=rows.device)
         whole = torch.empty_like(nats)  # logsumexp of the logits
+        each = smoothing / max(1, len(table) - 1)  # of the target, on every token but the right one
         for few in _chunks(len(rows), len(table)):
             logits, chosen = _logits(rows[few], table, bias), targets[few, None]
-            right = logits.gather(1, chosen)
+            right, total = logits.gather(1, chosen), logits.sum(dim=1) if smoothing else None
             surprise = -torch.ops.aten._log_softmax.out(logits, -1, False, out=logits).gather(1, chosen)
             nats[few], whole[few] = surprise.squeeze(1), (right + surprise).squeeze(1)
+            if total is not None:  # the others' -log p is V - 1 times logsumexp, less the sum of their logits
+                others = (len(table) - 1) * whole[few] - (total - right.squeeze(1))
+                nats[few] = (1 - smoothing) * nats[few] + each * others
         ctx.save_for_backward(rows, table, bias, targets, whole)
+        ctx.right, ctx.each = 1 - smoothing, each
         return nats
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         rows, table, bias, targets, whole = ctx.saved_tensors
-        to_rows, to_table = torch.empty_like(rows), torch.zeros_like(table)
+        to_rows, to_table = torch.empty_like(rows), torch.empty_like(table)
         to_bias = None if bias is None else torch.zeros_like(bias)
-        for few in _chunks(len(rows), len(table)):
-            # d nats / d logits = probabilities, less one at the target
+        for number, few in enumerate(_chunks(len(rows), len(table))):
+            # d nats / d logits = probabilities, less the target
             slope = _logits(rows[few], table, bias).sub_(whole[few, None]).exp_()
-            slope.scatter_add_(1, targets[few, None], -torch.ones_like(slope[:, :1]))
+            if ctx.each:
+                slope.sub_(ctx.each)
+            right = torch.full_like(slope[:, :1], ctx.each - ctx.right)
+            slope.scatter_add_(1, targets[few, None], right)
             slope = slope.mul_(gradient[few, None]).to(rows.dtype)
             to_rows[few] = slope @ table
-            to_table.addmm_(slope.T, rows[few])
+            to_table.addmm_(slope.T, rows[few], beta=1 if number else 0)
             if to_bias is not None:
                 to_bias += slope.sum(dim=0)
-        return to_rows, to_table, to_bias, None
+        return to_rows, to_table, to_bias, None, None
 
 
 def _logits(rows: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:

@@ -81,12 +81,17 @@ class PairObjective(nn.Module):
         hidden, _ = model(
             batch.decoder_input.to(device, non_blocking=True), memory, lengths=batch.target_lengths
         )
-        return ObjectiveOutput(self._smoothed(hidden, batch.targets.to(device, non_blocking=True)))
+        return ObjectiveOutput(self._smoothed(hidden, batch.targets))
 
     def _smoothed(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(B, T) The label-smoothed cross-entropy of targets; zero where there is none."""
-        nats = self.model.vocabulary.smoothed_nats(hidden, targets.clamp(min=0), self.smoothing)
-        return nats.masked_fill(targets < 0, 0)
+        """(B, T) The label-smoothed cross-entropy of targets, which are on the host; zero where there is none.
+
+        The output layer computes real targets alone: in a batch of pairs, up to a third may be padding.
+        """
+        real = (targets.flatten() >= 0).nonzero().squeeze(1)
+        wanted, real = targets.flatten()[real], real.to(hidden.device, non_blocking=True)
+        nats = self.model.vocabulary.smoothed_nats(hidden.flatten(0, 1)[real], wanted, self.smoothing)
+        return nats.new_zeros(targets.numel()).index_put((real,), nats).view(targets.shape)
 
     def within(self, do: Callable[[], Value]) -> Value:
         """Call `do` while FSDP holds the model's weights gathered."""
@@ -108,5 +113,5 @@ class PonderPairObjective(PairObjective):
         hidden, _, pondering = model.pondered(
             batch.decoder_input.to(device, non_blocking=True), memory, lengths=batch.target_lengths
         )
-        nats = self._smoothed(hidden, batch.targets.to(device, non_blocking=True))
+        nats = self._smoothed(hidden, batch.targets)
         return ObjectiveOutput(nats, None, self.ponder * ponder_cost(memory.pondering, pondering))

@@ -1,6 +1,8 @@
 """Beam search against searching everything, and against greedy search."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -33,13 +35,14 @@ def table(seed: int) -> dict[tuple[int, ...], Tensor]:
     }
 
 
-def search(seeds: list[int], **settings: object) -> list[list[Hypothesis]]:
+def search(seeds: list[int], **settings: Any) -> list[list[Hypothesis]]:
     tables = {number: table(seed) for number, seed in enumerate(seeds)}
 
-    def read(newest: Tensor, memory: Texts) -> tuple[Tensor, Texts]:
+    def read(newest: Tensor, memory: Texts) -> tuple[Tensor, Tensor, Texts]:
         texts = [(*text, token) for text, token in zip(memory.texts, newest.tolist(), strict=True)]
         # A text begins with its sentence's number and the start token.
-        return torch.stack([tables[text[0]][text[2:]] for text in texts]), Texts(texts)
+        logprobs = torch.stack([tables[text[0]][text[2:]] for text in texts])
+        return *logprobs.topk(min(VOCAB, settings.get("beam_width", VOCAB))), Texts(texts)
 
     memory = Texts([(number,) for number in tables])
     return beam_search(read, memory, len(seeds), start=START, end=END, longest=LONGEST, **settings)
@@ -102,3 +105,16 @@ def test_stopping_early_changes_nothing(seeds: list[int], beam_width: int, penal
 def test_sentences_do_not_see_each_other(seeds: list[int], beam_width: int) -> None:
     together = search(seeds, beam_width=beam_width)
     assert together == [search([seed], beam_width=beam_width)[0] for seed in seeds]
+
+
+def test_a_beam_wider_than_the_vocabulary_holds_nothing_impossible() -> None:
+    class Nothing:
+        def select(self, index: Sequence[int]) -> "Nothing":  # noqa: ARG002
+            return self
+
+    def read(newest: Tensor, memory: Nothing) -> tuple[Tensor, Tensor, Nothing]:
+        logprobs = torch.tensor([[0.5, 0.5, 0.0]]).log()  # the token 2 is never allowed
+        return logprobs.expand(len(newest), -1), torch.tensor([[0, 1, 2]]).expand(len(newest), -1), memory
+
+    (texts,) = beam_search(read, Nothing(), 1, start=2, end=1, beam_width=9, longest=2, best=9)
+    assert {one.tokens for one in texts} == {(), (0,), (0, 0)}

@@ -8,27 +8,31 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from segue.errors import SegueError
+from segue.config import VocabularyConfig
+from segue.errors import InputError, SegueError
 from segue.nn import vocab
 from support import build, shape, some_tokens
 
 
-def nats_and_gradients(rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor) -> list[Tensor]:
+def nats_and_gradients(
+    rows: Tensor, table: Tensor, bias: Tensor, targets: Tensor, smoothing: float
+) -> list[Tensor]:
     inputs = [tensor.clone().requires_grad_() for tensor in (rows, table, bias)]
-    nats = vocab.linear_nats(*inputs, targets)
+    nats = vocab.linear_nats(*inputs, targets, smoothing)
     weight = torch.linspace(-1, 2, len(nats), dtype=nats.dtype)
     return [nats.detach(), *torch.autograd.grad((nats * weight).sum(), inputs)]
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("chunk", [1, 7, 40, 130])
-def test_chunks_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(chunk: int, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     rows, table, bias = (torch.randn(*size, dtype=torch.float64) for size in ((9, 4), (13, 4), (13,)))
     targets = torch.randint(0, 13, (9,))
-    whole = nats_and_gradients(rows, table, bias, targets)
+    whole = nats_and_gradients(rows, table, bias, targets, smoothing)
     monkeypatch.setattr(vocab, "LOGITS_AT_ONCE", chunk)
     monkeypatch.setattr(vocab, "MIN_ROWS", 1)
-    assert_close(nats_and_gradients(rows, table, bias, targets), whole)
+    assert_close(nats_and_gradients(rows, table, bias, targets, smoothing), whole)
 
 
 class Largest(TorchDispatchMode):
@@ -66,3 +70,16 @@ def test_targets_that_do_not_fit_are_refused() -> None:
     for bad in (-100, 13):
         with pytest.raises(SegueError, match=f"between 0 and 12; found {bad}"):
             model.nats(hidden, torch.full((2, 4), bad))
+
+
+@pytest.mark.parametrize("cutoffs", [(), (5, 9)])
+def test_smoothed_targets_are_checked(cutoffs: tuple[int, ...]) -> None:
+    """With clusters too: fewer targets than states gave fewer nats, and nobody noticed."""
+    vocabulary, hidden = (
+        vocab.Vocabulary(VocabularyConfig(vocab=17, width=8, cutoffs=cutoffs)),
+        torch.zeros(2, 3, 8),
+    )
+    with pytest.raises(InputError, match="want targets"):
+        vocabulary.smoothed_nats(hidden, torch.zeros(2, 2, dtype=torch.int64), 0.1)
+    with pytest.raises(InputError, match="found 17"):
+        vocabulary.smoothed_nats(hidden, torch.full((2, 3), 17), 0.1)
