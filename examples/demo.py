@@ -1,12 +1,13 @@
 """All steps in a few minutes: prepare, train, evaluate with longer and longer memory, generate, draw.
 
-    python examples/demo.py [FOLDER]
+    python examples/demo.py [FOLDER [--set train.steps=200 …]]
 
 Every step is a command that is shown before it runs, so that you can run it again with other settings.
 """
 
 import json
 import lzma
+import math
 import shlex
 import shutil
 import subprocess
@@ -18,26 +19,29 @@ import segue
 from segue.text.corpus import open_corpus
 from segue.training.run import read_log
 
-TOKENS = 200_000
+PRESET, TOKENS = "stdlib-bpe", 65_536
+"""The recipe, and how many tokens of held-out text are scored: about 200,000 bytes."""
 
 
 def run(*words: object, quiet: bool = False) -> str:
     """Show and run a segue command; returns what it printed."""
     shown = shlex.join(["segue", *map(str, words)])
     print(f"\n$ {shown}", flush=True)
-    command = [sys.executable, "-c", "from segue.cli import main; main()", *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
-    if not quiet:
-        print(done.stdout, end="", flush=True)
-    return done.stdout
+    command = [sys.executable, "-u", "-c", "from segue.cli import main; main()", *map(str, words)]
+    printed = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:  # as it comes: validation shows while training goes on
+            printed.append(line)
+            if not quiet:
+                print(line, end="", flush=True)
+    if process.returncode:
+        sys.exit(process.returncode)
+    return "".join(printed)
 
 
-def yardstick(data: Path) -> float:
-    """Bits per byte of `xz -9` on the text that the model is scored on."""
-    stream = open_corpus(data).stream("test")
-    text = stream.ids[: TOKENS + 1].tobytes()
+def compressed(text: bytes) -> float:
+    """Bits per byte of `xz -9` on a text."""
     return 8 * len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)) / len(text)
 
 
@@ -49,7 +53,8 @@ def draw(run_folder: Path, scores: dict[int, float], xz: float) -> Path:
     from matplotlib import pyplot
 
     events = read_log(run_folder)
-    steps = [(event["step"], event["nats"] / 0.6931) for event in events if event["kind"] == "step"]
+    bits = next(1 / math.log(2) / event["bytes_per_token"] for event in events if "bytes_per_token" in event)
+    steps = [(event["step"], bits * event["nats"]) for event in events if event["kind"] == "step"]
     valid = [(event["step"], event["bits_per_byte"]) for event in events if event["kind"] == "valid"]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
     left.plot(*zip(*steps, strict=True), linewidth=0.6, alpha=0.6, label="training")
@@ -73,14 +78,15 @@ def draw(run_folder: Path, scores: dict[int, float], xz: float) -> Path:
     return picture
 
 
-def main(folder: Path) -> None:
-    data, trained = folder / "stdlib", folder / "demo"
-    if not data.exists():
-        run("prepare", "stdlib", "-o", data)
-    shutil.rmtree(trained, ignore_errors=True)
-    run("train", "stdlib-demo", "--data", data, "-o", trained)
-    recipe = segue.preset("stdlib-demo").recipe
+def main(folder: Path, *changes: str) -> None:
+    """The whole demo in a folder; `changes` are further words for `segue train`."""
+    data, trained = folder / "stdlib-bpe", folder / "demo"
+    recipe = segue.preset(PRESET).recipe
     assert isinstance(recipe, segue.Recipe)
+    if not data.exists():
+        run("prepare", "stdlib", "--tokenizer", "bpe", "--vocab", recipe.model.vocab, "-o", data)
+    shutil.rmtree(trained, ignore_errors=True)
+    run("train", PRESET, "--data", data, "-o", trained, *changes)
     training = recipe.train.memory
     scores: dict[int, float] = {}
     for memory in (0, training, 4 * training):
@@ -89,8 +95,9 @@ def main(folder: Path) -> None:
         )
         scores[memory] = facts["bits_per_byte"]
         print(f"memory {memory:4d}: {scores[memory]:.3f} bits per byte")
-    xz = yardstick(data)
-    print(f"\n{'held-out text, ' + format(TOKENS, ',') + ' bytes':<38} bits per byte")
+    text = open_corpus(data).stream("test").text(1, TOKENS + 1)  # the first token is not predicted
+    xz = compressed(text)
+    print(f"\n{'held-out text, ' + format(len(text), ',') + ' bytes':<38} bits per byte")
     for memory, score in scores.items():
         note = " (as in training)" if memory == training else ""
         print(f"  {'memory ' + str(memory) + note:<36} {score:.3f}")
@@ -119,4 +126,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"), *sys.argv[2:])

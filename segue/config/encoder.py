@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from segue.config.both_sided import BothSidedConfig
 from segue.config.layers import StepsConfig
@@ -22,6 +22,9 @@ class EncoderConfig(BothSidedConfig):
     activation: Literal["gelu", "gelu-tanh"] = "gelu"  # gelu-tanh: the approximation, Hugging Face's gelu_new
     shared_layers: bool = False  # one layer's weights, applied `layers` times
     pooler: bool = True  # tanh(W x + b) of the first token
+    local_heads: NonNegativeInt = (
+        0  # of the first layer, that begin with attention to the previous, the next, … token
+    )
 
     @property
     def sees_all(self) -> bool:
@@ -32,6 +35,24 @@ class EncoderConfig(BothSidedConfig):
     def _one_table_of_words(self) -> Self:
         if self.cutoffs or self.divisor > 1:
             raise ValueError("an encoder has one table of words; leave out cutoffs and divisor")
+        return self
+
+    @model_validator(mode="after")
+    def _local_heads_fit(self) -> Self:
+        if not self.local_heads:
+            return self
+        inner = self.width // self.heads
+        if self.local_heads > self.heads:
+            raise ValueError(
+                f"local_heads {self.local_heads} are more than the {self.heads} heads of a layer"
+            )
+        if self.embedding != self.width or inner % 2:
+            raise ValueError("local_heads need an embedding as wide as the model, and heads of an even width")
+        if self.max_positions > 2 * inner:
+            raise ValueError(
+                f"heads of width {inner} can tell {2 * inner} positions apart, and max_positions is "
+                f"{self.max_positions}; leave out local_heads, or use fewer heads"
+            )
         return self
 
     @model_validator(mode="after")

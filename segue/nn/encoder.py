@@ -17,9 +17,13 @@ from segue.nn.block import Activation, Block
 from segue.nn.dropout import Dropout
 from segue.nn.low_rank import build_low_rank
 from segue.nn.mask import AttentionMask
+from segue.nn.neighbours import begin_with_neighbours
 
 EPSILON = 1e-12
 """Of BERT's norms."""
+
+DEVIATION = 0.02
+"""The standard deviation of BERT's initial weights."""
 
 ACTIVATIONS: dict[str, Activation] = {"gelu": F.gelu, "gelu-tanh": partial(F.gelu, approximate="tanh")}
 
@@ -55,6 +59,8 @@ class Encoder(nn.Module):
         )
         self.pooler = nn.Linear(config.width, config.width) if config.pooler else None
         begin_as_bert(self)
+        if config.local_heads:
+            begin_with_neighbours(self.places, self.layers()[0].attention, config.local_heads, DEVIATION)
         if config.attention != "full":  # behind BERT's start, because it has its own
             self.low_rank = build_low_rank(config, config.layers, config.max_positions)
 
@@ -132,10 +138,10 @@ def check_texts(ids: Tensor, mask: Tensor | None, types: Tensor | None) -> None:
 
 
 def begin_as_bert(module: nn.Module) -> None:
-    """BERT's initial weights: normal with a standard deviation of 0.02; norms one, biases zero."""
+    """BERT's initial weights: normal with one small standard deviation; norms one, biases zero."""
     for name, weight in module.named_parameters():
         if weight.dim() > 1:
-            nn.init.normal_(weight, 0.0, 0.02)
+            nn.init.normal_(weight, 0.0, DEVIATION)
         else:
             nn.init.constant_(weight, 1.0 if name.endswith("norm.weight") else 0.0)
 

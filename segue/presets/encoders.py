@@ -50,7 +50,7 @@ def _fine_tuned(
 ENCODERS: dict[str, Preset] = {
     "bert-cpu": Preset(
         recipe=EncoderRecipe(
-            model=EncoderConfig(vocab=8192, width=256, layers=4, heads=4, max_positions=128),
+            model=EncoderConfig(vocab=8192, width=256, layers=4, heads=4, max_positions=128, local_heads=2),
             task=HeadConfig(task="masked"),
             train=EncoderTrainConfig(
                 steps=2000,
@@ -66,6 +66,7 @@ ENCODERS: dict[str, Preset] = {
                 clip=1.0,
                 short_steps=1600,
                 short_length=64,
+                masked=0.4,
                 validate_every=200,
                 validate_tokens=50_000,
                 save_every=100,

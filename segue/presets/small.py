@@ -41,6 +41,18 @@ SMALL: dict[str, Preset] = {
         ),
         data="stdlib, bytes",
         published="",
+        note="For 2 CPU cores and about 4 minutes.",
+    ),
+    "stdlib-bpe": Preset(
+        recipe=Recipe(
+            model=XLConfig(vocab=4096, width=192, layers=4, heads=3),
+            train=on_two_cores(
+                steps=700, lanes=32, segment=64, memory=64, optimizer="muon", learning_rate=6e-3
+            ),
+            reading=reading(64, 256, 127),
+        ),
+        data="stdlib, BPE of 4,096 symbols",
+        published="",
         note="For 2 CPU cores and about 4 minutes: what `make demo` trains.",
     ),
     "stdlib-lstm": Preset(

@@ -5,9 +5,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
+from segue.distributed import distributed_like
 from segue.infer.masked import evaluate_masked
-from segue.nn.task_encoder import TaskEncoder
+from segue.nn.task_encoder import MaskedHead, TaskEncoder
 from segue.progress import Report
 from segue.recipe import EncoderRecipe
 from segue.text.corpus import TOKENIZER, Corpus
@@ -20,6 +22,9 @@ from segue.training.state import Counters
 
 ORDERS, MASKS = 0, 1
 """What random numbers are drawn for, so that the order of texts and their masks do not depend on each other."""
+
+COUNTED = 10_000_000
+"""Tokens whose frequencies are enough to know."""
 
 Order = np.ndarray[Any, Any]
 
@@ -61,8 +66,14 @@ class MaskedSource:
             "documents": split.documents,
         }
 
+    @torch.no_grad()
     def begin(self, model: TaskEncoder) -> None:
-        """There is nothing to fit."""
+        """The output's bias begins as the pieces' frequencies: else the table of words learns them, in all its rows."""
+        assert isinstance(model.head, MaskedHead)
+        ids = self.corpus.stream("train").ids[:COUNTED]
+        counts = torch.from_numpy(np.bincount(ids, minlength=len(model.head.bias)))
+        frequencies = (counts + 1) / (counts + 1).sum()
+        model.head.bias.copy_(distributed_like(model.head.bias, frequencies.log()))
 
     def draw(self, counters: Counters) -> tuple[TextBatch, Counters]:
         """The next texts of the epoch. A rest that does not fill a batch is left out: the next order is another."""
