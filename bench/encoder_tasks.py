@@ -38,6 +38,11 @@ from segue.training.run import read_log
 RESULTS = Path(__file__).parents[1] / "docs/results"
 
 
+TIMES = ((1, ""), (5, "-x5"))
+"""Of the presets' learning rates, which were chosen for MiniLM, and how runs with them are called. An encoder that was
+pre-trained here tries both, as does the fresh one beside it; validation chooses."""
+
+
 class TaskFiles(NamedTuple):
     """A task, its files (train, perhaps valid, test), its baseline and its figures."""
 
@@ -101,9 +106,9 @@ def prepared(name: str, data: Path, work: Path) -> ExampleSet:
 
 
 def fine_tuned(
-    name: str, encoder: TextEncoder, run: Path, data: ExampleSet, options: argparse.Namespace
+    name: str, encoder: TextEncoder, run: Path, data: ExampleSet, options: argparse.Namespace, times: int = 1
 ) -> Path:
-    """Train, or go on with a run."""
+    """Train, or go on with a run; with `times` the preset's learning rate."""
 
     def watch(event: Any) -> None:
         if event.kind == "valid":
@@ -118,9 +123,15 @@ def fine_tuned(
     every = max(1, steps // 3)
     changes = [f"train.steps={steps}", f"train.warmup={steps // 10}"]
     changes += [f"train.validate_every={every}", f"train.save_every={every}", f"train.seed={options.seed}"]
+    changes += [f"train.learning_rate={times * values['train']['learning_rate']}"]
     return segue.train(
         recipe_of(with_changes(values, changes)), data.folder, run, begin_with=encoder, watch=watch
     )
+
+
+def validated(name: str, run: Path) -> float:
+    """The best figure that validation saw."""
+    return max(event[TASKS[name].figures[0]] for event in read_log(run) if event["kind"] == "valid")
 
 
 def measured(run: Path, data: ExampleSet) -> dict[str, Any]:
@@ -128,8 +139,10 @@ def measured(run: Path, data: ExampleSet) -> dict[str, Any]:
     encoder = segue.load_encoder(run)
     done = read_log(run)[-1]
     about = json.loads((run / "run.json").read_text())
+    recipe = segue.recipe.read_recipe(run / "recipe.toml")
     return {
         **judge_examples(encoder, data.examples("test")).figures,
+        "learning_rate": recipe["train"]["learning_rate"],
         "steps": done["step"],
         "minutes": round(done["seconds"] / 60, 1),
         "threads": about["threads"],
@@ -170,7 +183,15 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, str, dict[str, A
             if name == "similarity" and not title.endswith("not pre-trained"):
                 yield name, f"{title}, cosine of vectors without training", cosines(encoder, data)
             run = options.work / "runs" / f"{name}-{title.lower().replace(', ', '-').replace(' ', '-')}"
-            yield name, f"{title}, fine-tuned", measured(fine_tuned(name, encoder, run, data, options), data)
+            tried = [
+                fine_tuned(name, encoder, run.with_name(run.name + suffix), data, options, times)
+                for times, suffix in (TIMES if title.startswith("bert-cpu") else TIMES[:1])
+            ]
+            yield (
+                name,
+                f"{title}, fine-tuned",
+                measured(max(tried, key=lambda one: validated(name, one)), data),
+            )
 
 
 def table(name: str, rows: dict[str, dict[str, Any]]) -> str:
@@ -178,12 +199,20 @@ def table(name: str, rows: dict[str, dict[str, Any]]) -> str:
     heads = [
         figure.replace("_", " ").replace("f1", "F1").replace("macro F1", "macro-F1") for figure in figures
     ]
-    lines = [f"## {TITLES[name]}", "", f"| model | {' | '.join(heads)} | steps | minutes × threads |"]
-    lines.append("|---|" + "---:|" * (len(figures) + 2))
+    lines = [
+        f"## {TITLES[name]}",
+        "",
+        f"| model | {' | '.join(heads)} | learning rate | steps | minutes × threads |",
+    ]
+    lines.append("|---|" + "---:|" * (len(figures) + 3))
     scale = 1 if name == "similarity" else 100
     for title, row in rows.items():
         shown = [f"{scale * row[figure]:.{3 if scale == 1 else 1}f}" for figure in figures]
-        cost = [f"{row['steps']:,}", f"{row['minutes']} × {row['threads']}"] if "steps" in row else ["", ""]
+        cost = (
+            [f"{row.get('learning_rate', '')}", f"{row['steps']:,}", f"{row['minutes']} × {row['threads']}"]
+            if "steps" in row
+            else ["", "", ""]
+        )
         lines.append(f"| {' | '.join([title, *shown, *cost])} |")
     return "\n".join([*lines, ""])
 
@@ -195,8 +224,11 @@ def page(results: dict[str, Any]) -> str:
         [
             "# Encoders, fine-tuned",
             "",
-            "    make encoder DATA=tasks WEIGHTS=all-MiniLM-L6-v2",
+            "    make encoder DATA=tasks WEIGHTS=all-MiniLM-L6-v2 PRETRAINED=runs/bert-cpu",
             "",
+            "`bert-cpu` is pre-trained on enwik8's text for an hour on one core ([how](../encoder.md)); beside it",
+            "stands the same shape, not pre-trained, with the same steps of fine-tuning. Both try the preset's",
+            "learning rate and five times that, and validation chooses.",
             "Presets `classify-cpu`, `pairs-cpu`, `tag-cpu` and `answer-cpu`; where steps are fewer, `--share` was",
             "given. Files, splits and the choice of checkpoints: [encoder_tasks.py](../../bench/encoder_tasks.py); the",
             "baselines: [encoder_baselines.py](../../bench/encoder_baselines.py). As numbers:",
