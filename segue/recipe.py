@@ -91,7 +91,10 @@ class Schedule(Settings):
                 f"cooldown ends a constant schedule; found schedule={self.schedule!r}, which falls by itself"
             )
         if self.cooldown > self.steps:
-            raise ValueError(f"a cooldown of {self.cooldown} steps is longer than the run of {self.steps}")
+            raise ValueError(
+                f"a cooldown of {self.cooldown} steps is longer than the run of {self.steps}; "
+                f"use train.cooldown={self.steps // 5}, say"
+            )
         if self.weight_decay and self.optimizer == "adam":
             raise ValueError(f"adam has no weight decay; found weight_decay={self.weight_decay}: use adamw")
         if self.patience and not self.validate_every:

@@ -36,7 +36,7 @@ STAIRS = (
 """From the ground up. A room imports itself and the rooms on lower steps."""
 
 DOORS = {("bundles.py", "segue.infer.session")} | {
-    ("encoders.py", f"segue.infer.{verb}") for verb in ("answer", "classify", "embed", "tag")
+    ("encoders.py", f"segue.infer.{verb}") for verb in ("answer", "classify", "embed", "fill", "tag")
 }
 """The ways up: `bundle.session()`, `encoder(texts)` and the like, which users call, import their room when called."""
 

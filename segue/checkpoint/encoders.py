@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from segue.infer.answer import Answered
     from segue.infer.classify import Classified
     from segue.infer.embed import EncodedTexts
+    from segue.infer.fill import Guess
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,12 @@ class TextEncoder:
         from segue.infer.tag import tag
 
         return tag(self, sentences)
+
+    def fill(self, texts: Sequence[str], top: int = 5) -> "list[list[list[Guess]]]":
+        """For each text and each of its [MASK]s, the `top` likeliest pieces with their probabilities."""
+        from segue.infer.fill import fill
+
+        return fill(self, texts, top)
 
     def answer(
         self, question: str, context: str, *, top: int = 1, threshold: float | None = None

@@ -35,8 +35,8 @@ from segue.errors import OtherRankError, SegueError
 
 app = typer.Typer(
     name="segue",
-    help="Train and run Transformer-XL language models, which carry memory across segments; with Transformers, LSTMs "
-    "and translation models for comparison.",
+    help="Train and run Transformer-XL language models, which carry memory across segments; with encoders "
+    "(BERT), translation models, and Transformers and LSTMs to compare with.",
     epilog="Try: segue info",
     no_args_is_help=True,
     add_completion=False,

@@ -100,7 +100,7 @@ def evaluate(
     device: Device = "cpu",
     threads: Threads = 0,
 ) -> None:
-    """Evaluate a model on a split: bits per byte, bits per token and perplexity.
+    """Evaluate a model on a split: bits per byte and perplexity, BLEU of a translator, an encoder's accuracy.
 
     Every token but the first is scored once. Segment, memory, clamp and span may differ from training. With several
     lanes, each first reads, unscored, what can influence its part, so the score stays the same. Under torchrun every

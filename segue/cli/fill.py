@@ -34,12 +34,10 @@ def fill(
     opened = open_encoder(encoder, device)
     line = 0
     for texts in read_texts(file):
-        for masks in filled(opened, [str(text) for text in texts], top):
+        for place, masks in enumerate(filled(opened, [str(text) for text in texts], top)):
             line += 1
             if not masks:
-                raise InputError(
-                    f"line {line:,} has no [MASK] to fill, or it lies behind the tokens that are read"
-                )
+                raise InputError(_without_mask(line, str(texts[place]), opened.reading.max_length))
             for number, guesses in enumerate(masks, start=1):
                 if as_json:
                     pieces = {guess.piece: guess.probability for guess in guesses}
@@ -49,3 +47,9 @@ def fill(
                     echo(f"{line}\t{number}\t{shown}")
     if not line:
         raise InputError("there are no texts to fill")
+
+
+def _without_mask(line: int, text: str, longest: int) -> str:
+    if "[MASK]" not in text:
+        return f"line {line:,} has no [MASK] to fill"
+    return f"line {line:,} has its [MASK] behind the {longest} tokens that the encoder reads; shorten it"

@@ -56,6 +56,8 @@ def similar(
     if any(not text.strip() for text in asked):
         raise InputError("a query is empty")
     texts, vectors = _vectors(opened, file)
+    if not asked and len(texts) < 2:
+        raise InputError("one text alone has no other to be near; give more lines, or a --query")
     if not asked:
         for near in closest_pairs(vectors, top):
             _show([near.first, near.second], near.cosine, texts, None, as_json)

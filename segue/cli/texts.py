@@ -69,11 +69,13 @@ def _text(line: bytes, number: int, pairs: bool) -> "Text":
         raise InputError(f"line {number:,} is empty; every line should hold a text")
     if not pairs:
         return text
-    first, tab, second = (part.strip() for part in text.partition("\t"))
-    if not first or not second:
-        found = "one of its two texts is empty" if tab else "it holds one text alone"
-        raise InputError(f"line {number:,} should be two texts separated by a tab; {found}")
-    return first, second
+    texts = [part.strip() for part in text.split("\t")]
+    if len(texts) != 2 or not all(texts):
+        found = {1: "it holds one text alone", 2: "one of its two texts is empty"}
+        raise InputError(
+            f"line {number:,} should be two texts separated by a tab; {found.get(len(texts), f'it holds {len(texts)}')}"
+        )
+    return texts[0], texts[1]
 
 
 class CutNotes:

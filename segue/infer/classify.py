@@ -19,6 +19,9 @@ from segue.text.wordpiece import Pieces, Text
 COMMANDS = {"text": "classify", "score": "classify", "tags": "tag", "span": "answer", "masked": "fill"}
 """The command for each kind of head."""
 
+PRESETS = {"text": "classify-cpu", "score": "pairs-cpu", "tags": "tag-cpu", "span": "answer-cpu"}
+"""The preset that trains each kind of head."""
+
 
 class Classified(NamedTuple):
     """The likeliest label of a text, and the probabilities of all labels, the likeliest first."""
@@ -71,7 +74,7 @@ def check_head(encoder: TextEncoder, task: str) -> tuple[str, ...]:
     head = encoder.model.task
     if head is None:
         raise InputError(
-            "this encoder has no head for a task; fine-tune it: segue train classify-cpu --from ENCODER --data DIR"
+            f"this encoder has no head for a task; fine-tune it: segue train {PRESETS[task]} --from ENCODER --data DIR"
         )
     if head.task != task or not isinstance(encoder.model.head, LinearHead):
         raise InputError(

@@ -49,14 +49,22 @@ def _unbroken(word: str) -> str:
     return _readable(word)
 
 
+def _one_or_two(texts: tuple[str, ...]) -> tuple[str, ...]:
+    if not 1 <= len(texts) <= 2:
+        raise ValueError(f"there should be one text or two; found {len(texts)}")
+    return texts
+
+
 FullText = Annotated[str, AfterValidator(_readable)]
 Word = Annotated[str, AfterValidator(_unbroken)]
+Texts = Annotated[tuple[FullText, ...], AfterValidator(_one_or_two)]
+"""(A union of two tuples, or a field's own bounds, would complain twice.)"""
 
 
 class LabelledText(Settings):
     """One text or two, and their label."""
 
-    texts: tuple[FullText] | tuple[FullText, FullText]
+    texts: Texts
     label: FullText
 
     @property
@@ -71,7 +79,7 @@ class LabelledText(Settings):
 class ScoredText(Settings):
     """One text or two, and their score."""
 
-    texts: tuple[FullText] | tuple[FullText, FullText]
+    texts: Texts
     score: float
 
     @property
@@ -356,4 +364,5 @@ def open_examples(folder: Path | str) -> ExampleSet:
 
 def text_of(example: LabelledText | ScoredText) -> Text:
     """As the tokenizer takes it: a text, or a pair."""
-    return example.texts[0] if len(example.texts) == 1 else example.texts
+    first, *second = example.texts
+    return (first, second[0]) if second else first

@@ -10,6 +10,7 @@ import torch
 from torch.testing import assert_close
 from typer.testing import CliRunner, Result
 
+import segue
 from encoders import small_bert, small_encoder
 from segue.cli import app
 from segue.config import HeadConfig
@@ -79,6 +80,7 @@ def test_embed_takes_any_layer_pooling_pairs_and_tokens(bundle: Path) -> None:
             "line 2 should be two texts separated by a tab; it holds one",
         ),
         (["--pairs"], "the\tstreet\n\tthe\n", "line 2 should be two texts separated by a tab"),
+        (["--pairs"], "the\tstreet\tthe\n", "line 1 should be two texts separated by a tab; it holds 3"),
         (["--tokens"], "the\n", "add --jsonl"),
         (["--layer", "3"], "the\n", "there is no layer 3"),
         (["--max-length", "4"], "the\n", "max_length should be greater than or equal to 5"),
@@ -115,6 +117,7 @@ def test_similar_finds_the_nearest_and_the_closest_pairs(bundle: Path) -> None:
     assert len(rows) == 2
     assert "a query is empty" in refused("similar", bundle, "--query", " ", given=TEXTS)
     assert "there are no texts to search" in refused("similar", bundle, "--query", "x", given="")
+    assert "one text alone has no other" in refused("similar", bundle, given="the street\n")
 
 
 def test_nearest_and_closest_equal_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +138,15 @@ def test_fill_prints_the_likeliest_pieces(bundle: Path) -> None:
     line = run("fill", bundle, "--top", 2, given="the [MASK] .\n").stdout.strip().split("\t")
     assert line[:2] == ["1", "1"]
     assert len(line) == 4
-    assert "line 2 has no [MASK]" in refused("fill", bundle, given="[MASK]\nthe animal\n")
+    assert "line 2 has no [MASK] to fill" in refused("fill", bundle, given="[MASK]\nthe animal\n")
+    cut = "animal " * 30 + "[MASK]\n"
+    assert "line 1 has its [MASK] behind the 9 tokens" in refused("fill", bundle, given=cut)
+
+
+def test_fill_in_python_gives_what_the_command_prints(bundle: Path) -> None:
+    printed = run("fill", bundle, "--top", 2, given="the [MASK] .\n").stdout.strip().split("\t")[2:]
+    [[guesses]] = segue.load_encoder(bundle).fill(["the [MASK] ."], top=2)
+    assert [f"{piece} {probability:.4f}" for piece, probability in guesses] == printed
 
 
 def test_import_writes_an_encoder_bundle_and_attention_shows_it(tmp_path: Path) -> None:

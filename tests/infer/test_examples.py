@@ -200,7 +200,12 @@ def test_what_does_not_fit_the_head_is_one_line(folder: Path) -> None:
     tags = encoder_for(folder, HeadConfig(task="tags", labels=("O", "B-x")))
     for wrong, complaint in [
         (lambda: spans.classify("the"), "a head for the task 'span'; use segue answer"),
-        (lambda: small_encoder(folder).classify("the"), "has no head for a task; fine-tune it"),
+        (
+            lambda: small_encoder(folder).classify("the"),
+            "has no head for a task; fine-tune it: segue train cl",
+        ),
+        (lambda: small_encoder(folder).tag([["the"]]), "segue train tag-cpu"),
+        (lambda: small_encoder(folder).answer("who", "the sea"), "segue train answer-cpu"),
         (lambda: labels.classify(["the", " "]), "text 2 is empty"),
         (
             lambda: pairs.classify("the"),
