@@ -7,8 +7,9 @@
 
 A peer's learning rate schedule follows the clock and ends with its time; ours is timed for a few steps first and gets
 as many steps as fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in
-the same way: every token of the split once, in lanes, with memory, in bits per byte. Peers train with AdamW; `--set`
-changes their settings, and `--split valid` scores them on the validation split.
+the same way: every token of the split once, in lanes, with memory, in bits per byte. Peers train with AdamW, or with
+torch's Muon for the matrices of their layers (`--set muon=0.02`); `--set` changes their settings, and `--split valid`
+scores them on the validation split.
 """
 
 import argparse
@@ -45,6 +46,7 @@ class Setting:
     memory: int = 64
     learning_rate: float = 2e-3
     decay: float = 0.01
+    muon: float = 0.0  # learning rate of torch's Muon for matrices of layers; 0: AdamW for all
 
     @property
     def size(self) -> Size:
@@ -106,28 +108,41 @@ def trained_peer(name: str, setting: Setting, corpus: Corpus, minutes: float) ->
     """Linear warm-up over 5 % of its time, then a cosine, as ours; gradients clipped at norm 1."""
     peer = PEERS[name](setting, corpus.header.vocab)
     lanes = Lanes(corpus.stream("train"), setting.lanes)
-    optimizer = torch.optim.AdamW(
-        peer.model.parameters(),
-        lr=setting.learning_rate,
-        betas=(0.9, 0.98),
-        weight_decay=setting.decay,
-        fused=True,
-    )
+    optimizers = optimizers_of(peer.model, setting)
+    rates = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
     peer.model.train()
     memory, step, begin = None, 0, time.monotonic()
     while (spent := (time.monotonic() - begin) / (60 * minutes)) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = setting.learning_rate * min(1.0, 20 * spent) * 0.5 * (1 + math.cos(math.pi * spent))
+        for group, rate in rates:
+            group["lr"] = rate * min(1.0, 20 * spent) * 0.5 * (1 + math.cos(math.pi * spent))
         segment = lanes.segment(step * setting.segment, setting.segment)
         nats, memory = peer.read(segment.tokens, segment.targets, memory)
         nats.mean().backward()
         nn.utils.clip_grad_norm_(peer.model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         step += 1
         if step % 200 == 0:
             print(f"  step {step:,}, {spent:.0%}: {nats.mean().item() / math.log(2):.3f} bits", flush=True)
     return peer, step
+
+
+def optimizers_of(model: nn.Module, setting: Setting) -> list[torch.optim.Optimizer]:
+    """AdamW; or Muon for the matrices of layers, and AdamW for tables, norms and biases."""
+    matrices = [
+        weight
+        for name, weight in model.named_parameters()
+        if setting.muon and weight.dim() == 2 and ".layers." in name and "bias" not in name
+    ]
+    chosen = {id(weight) for weight in matrices}
+    others = [weight for weight in model.parameters() if id(weight) not in chosen]
+    adamw = torch.optim.AdamW(
+        others, lr=setting.learning_rate, betas=(0.9, 0.98), weight_decay=setting.decay, fused=True
+    )
+    if not matrices:
+        return [adamw]
+    return [torch.optim.Muon(matrices, lr=setting.muon, weight_decay=setting.decay), adamw]
 
 
 @torch.no_grad()
