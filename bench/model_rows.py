@@ -13,6 +13,7 @@ PARAMETERS = 2_400_000
 SEGMENT = 64
 TRANSFORMER = {"kind": "xl", "width": 192, "layers": 4, "heads": 6}
 RECURRENT = {"kind": "recurrent", "layers": 2}
+PERFORMER = {"kind": "kernel", "features": "performer", "random_features": 64}
 ISOLATED = {"memory": 0, "positions": "restart"}
 CONFIG: TypeAdapter[LanguageConfig] = TypeAdapter(LanguageConfig)
 
@@ -65,8 +66,10 @@ MODELS: dict[str, Row] = {
     "xl-fixed": transformer("stride 16, 4 summaries", pattern="fixed", stride=16, summary=4),
     "xl-without-memory": transformer("isolated segments", train={"memory": 0}),
     "vanilla": transformer("isolated segments", encoding="sinusoidal", train=ISOLATED),
-    "linear": transformer(kind="kernel", train={"memory": 1}),
-    "performer": transformer(kind="kernel", features="performer", random_features=64, train={"memory": 1}),
+    "linear": transformer("isolated segments", kind="kernel", train=ISOLATED),
+    "performer": transformer("isolated segments", **PERFORMER, train=ISOLATED),
+    "linear-carried": transformer("sums over all that was read", kind="kernel", train={"memory": 1}),
+    "performer-carried": transformer("sums over all that was read", **PERFORMER, train={"memory": 1}),
     "al-rfou": transformer(
         "isolated segments, auxiliary losses",
         encoding="per-layer",
