@@ -3,7 +3,7 @@
 Letters: T tokens in the segment, N states in the cache, C width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -112,7 +112,6 @@ def _gradients(
     return nats.double().sum().item(), memory
 
 
-@torch.no_grad()
 def evaluate_cached(
     model: LanguageModel | Engine[Any],
     stream: Stream,
@@ -123,29 +122,47 @@ def evaluate_cached(
     report: Report = silent,
 ) -> Score:
     """P = (1 - λ) p_model + λ p_cache; the cache predicts tokens that followed hidden states like the present one."""
-    total = targets_of(stream, limit)
+    return evaluate_caches(model, stream, reading, [cache], limit=limit, report=report)[0]
+
+
+@torch.no_grad()
+def evaluate_caches(
+    model: LanguageModel | Engine[Any],
+    stream: Stream,
+    reading: Reading,
+    caches: Sequence[Cache],
+    *,
+    limit: int | None = None,
+    report: Report = silent,
+) -> list[Score]:
+    """The score with each of several caches, in one pass of the model. Weight 0 is no cache."""
+    total, size = targets_of(stream, limit), max(cache.size for cache in caches)
     engine = model.frozen()
     memory: Memory = engine.start(reach=reading.reach)
     device = engine.device
     states = torch.zeros(0, model.config.width, device=device, dtype=memory.dtype)
     followers = torch.zeros(0, dtype=torch.int64, device=device)
-    nats, done = 0.0, 0
+    nats, done = [0.0] * len(caches), 0
     for segment in segments(stream, reading, total):
         hidden, memory = engine(segment.tokens.to(device, non_blocking=True), memory, starts=segment.starts)
         targets = segment.targets.to(device, non_blocking=True)
         states, followers = torch.cat([states, hidden[0]]), torch.cat([followers, targets[0]])
-        recent = cache_logprobs(states, followers, len(targets[0]), cache)
         own = -engine.nats(hidden, targets)[0]
-        mixed = torch.logaddexp(
-            own + torch.log1p(own.new_tensor(-cache.weight)), recent + own.new_tensor(cache.weight).log()
-        )
-        # the cache is still empty
-        if done == 0:
-            mixed[0] = own[0]
-        nats, done = nats - mixed.double().sum().item(), done + len(own)
-        states, followers = states[-cache.size :], followers[-cache.size :]
+        for number, cache in enumerate(caches):
+            mixed = _mixed(own, cache_logprobs(states, followers, len(own), cache), cache)
+            if done == 0:  # the cache is still empty
+                mixed[0] = own[0]
+            nats[number] -= mixed.double().sum().item()
+        done += len(own)
+        states, followers = states[-size:], followers[-size:]
         report("evaluating", done, total)
-    return scored(stream, nats, total)
+    return [scored(stream, one, total) for one in nats]
+
+
+def _mixed(own: Tensor, recent: Tensor, cache: Cache) -> Tensor:
+    """(T,) Log-probabilities of the model and of the cache, mixed by the cache's weight."""
+    weight = own.new_tensor(cache.weight)
+    return torch.logaddexp(own + torch.log1p(-weight), recent + weight.log())
 
 
 def cache_logprobs(states: Tensor, followers: Tensor, newest: int, cache: Cache) -> Tensor:

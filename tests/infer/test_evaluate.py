@@ -18,6 +18,7 @@ from segue.infer.adapt import (
     Dynamic,
     cache_logprobs,
     evaluate_cached,
+    evaluate_caches,
     evaluate_dynamic,
     mean_squares,
 )
@@ -301,6 +302,16 @@ def test_the_cache_mixes_and_forgets() -> None:
         for segment in (1, 4, 30)
     ]
     assert totals[1:] == pytest.approx([totals[0]] * 2), "how the stream is cut does not change the cache"
+
+
+def test_several_caches_in_one_pass_score_as_each_alone() -> None:
+    model, stream = build(shape()), stream_of([1, 5, 2, 9] * 30)
+    reading = Reading(segment=7, reach=Reach(memory=8))
+    caches = [Cache(size=9, weight=0.3), Cache(size=50, weight=0.1, flatness=1.0), Cache(weight=0)]
+    together = [score.nats for score in evaluate_caches(model, stream, reading, caches)]
+    alone = [evaluate_cached(model, stream, reading, cache).nats for cache in caches]
+    assert together == pytest.approx(alone)
+    assert together[2] == pytest.approx(evaluate(model, stream, reading).nats), "weight 0 is no cache"
 
 
 @pytest.mark.parametrize("initial", ["empty", "zeros"])
