@@ -74,7 +74,7 @@ def architecture_recipe(setting: Setting, name: str, size: Budget) -> Recipe:
     count, vocab = parameters(base.model), base.model.vocab
     if name in TRANSFORMERS:
         recipe = recipe_for(setting, seed=setting.seed, given=size, **TRANSFORMERS[name])
-        return recipe.model_copy(update={"model": _with_parameters(recipe.model, count)})
+        return recipe.model_copy(update={"model": with_parameters(recipe.model, count)})
     build: Callable[[int], LanguageConfig] = (
         partial(_recurrent, vocab, RECURRENT[name])
         if name in RECURRENT
@@ -82,7 +82,7 @@ def architecture_recipe(setting: Setting, name: str, size: Budget) -> Recipe:
     )
     widths = range(2, 8 * base.model.width, 2 if name in RECURRENT else 1)
     return Recipe(
-        model=build(_nearest_width(build, count, widths)),
+        model=build(nearest_width(build, count, widths)),
         train=schedule(size, seed=setting.seed, memory=1),
         reading=Reading(segment=size.segment, reach=Reach(memory=1)),
     )
@@ -99,13 +99,13 @@ def _convolutional(vocab: int, gate: str, layers: tuple[tuple[int, int], ...], w
     )
 
 
-def _nearest_width(build: Callable[[int], LanguageConfig], count: int, widths: range) -> int:
+def nearest_width(build: Callable[[int], LanguageConfig], count: int, widths: range) -> int:
     """The width whose model has nearly that many parameters."""
     place = bisect_left(widths, count, key=lambda width: parameters(build(width)))
     return min(widths[max(0, place - 1) : place + 1], key=lambda width: abs(parameters(build(width)) - count))
 
 
-def _with_parameters(model: LanguageConfig, count: int) -> LanguageConfig:
+def with_parameters(model: LanguageConfig, count: int) -> LanguageConfig:
     """A Transformer whose feed-forward width makes its parameters as near to `count` as possible."""
     assert isinstance(model, XLConfig)
     more = (count - parameters(model)) / (model.layers * (2 * model.width + 1))
