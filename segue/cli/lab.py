@@ -55,6 +55,12 @@ def lab(
         Path | None,
         typer.Option(metavar="DIR", help="Sentence pairs of `segue prepare-pairs`, for `translation`."),
     ] = None,
+    words: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A corpus of words, such as wikitext-2 of `segue prepare`, for `words`."
+        ),
+    ] = None,
     models: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Figures of `make models`, to add to the results tables."),
@@ -92,6 +98,7 @@ def lab(
             runs=tuple(run or ()),
             encoder=encoder,
             pairs=pairs,
+            words=words,
             models=models,
         )
         _measure(names, given, own_data=data is None)

@@ -41,6 +41,7 @@ TITLES = {
     "algorithms": "Algorithmic tasks beyond the trained length: copy, reverse, parity, addition",
     "depth": "Fixed depth: products of permutations by layers and steps",
     "adaptation": "Adaptation at test time: dynamic evaluation and the neural cache",
+    "words": "Words: Transformer-XL, adaptive input and LSTM on WikiText-2, with a cache and longer memories",
     "results": "Our results in the published tables",
 }
 """Every experiment, in the order of the page."""
@@ -60,6 +61,7 @@ class Setting:
     runs: tuple[Path, ...] = ()  # runs of `segue train` to be measured too
     encoder: Path | None = None  # a trained encoder, whose heads are examined
     pairs: Path | None = None  # prepared sentence pairs
+    words: Path | None = None  # a prepared corpus of words
     models: Path | None = None  # figures of `make models`
     report: Report = field(default=silent)
 

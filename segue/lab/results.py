@@ -6,7 +6,7 @@ published rows are marked as not run here.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json
 from segue.errors import InputError
@@ -18,6 +18,7 @@ from segue.lab.published import published, source
 from segue.lab.record import Record, read_object, read_record, version_mismatch
 from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
+from segue.lab.words_page import small_figures
 from segue.recipe import Recipe, read_recipe, recipe_of
 from segue.text.corpus import open_corpus
 
@@ -39,6 +40,7 @@ def measure(setting: Setting) -> Results:
     return {
         "ours": ours,
         "compressors": measured_compressors(setting),
+        "words": _from_words(setting.output),
         "models": {} if setting.models is None else models_figures(setting.models),
     }
 
@@ -120,6 +122,14 @@ def _from_adaptation(results: Results) -> Iterator[Results]:
             }
 
 
+def _from_words(output: Path) -> Results:
+    """The figures of `words`: its data, and mean perplexities of validation and test by the names of rows."""
+    record = read_record(output, "words")
+    if record is None or version_mismatch(record, experiment("words")):
+        return {}
+    return {"data": record.results["source"], "rows": small_figures(record.results)}
+
+
 def _from_run(setting: Setting, run: Path) -> Results:
     bundle, facts = load(run), read_json(run / "run.json")
     recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(facts["data"])
@@ -177,8 +187,8 @@ def tell(results: Results) -> list[Block]:
         )
         for data in others
     ]
-    models = results.get("models", {})  # older records have none
-    blocks += [_table(table, results["ours"], models) for table in published("results")]
+    smaller = Smaller(results.get("models", {}), results.get("words", {}))  # older records have none
+    blocks += [_table(table, results["ours"], smaller) for table in published("results")]
     return blocks + _compressor_blocks(results.get("compressors", []))
 
 
@@ -207,15 +217,52 @@ def _bits(row: Results) -> str:
     return "–" if row["bits per byte"] is None else f"{row['bits per byte']:.3f}"
 
 
-def _table(table: Results, ours: list[Results], models: Results) -> Table:
+class Smaller(NamedTuple):
+    """Our small models of published architectures: of `make models`, and of `words`."""
+
+    models: Results
+    words: Results
+
+    def model(self, row: Results) -> str:
+        """Bits per byte, on whatever data it was trained."""
+        known = self.models.get("rows", {}).get(row.get("ours"))
+        return "–" if known is None else f"{known['test']:.3f} ({known['parameters'] / 1e6:.1f}M)"
+
+    def word_model(self, row: Results) -> str:
+        """Perplexity of a smaller set of words."""
+        known = self.words.get("rows", {}).get(row.get("words"))
+        return "–" if known is None else f"{known['test']:.1f} ({known['valid']:.1f})"
+
+    def about(self, table: Results) -> str:
+        """What the caption says of them."""
+        said = ""
+        if any(self.model(row) != "–" for row in table["rows"]):
+            said += (
+                f" The same model here: bits per byte of {self.models['data']} after {self.models['tokens']:,} tokens, "
+                "not the published data or unit; compare down the column."
+            )
+        if self.has_words(table):
+            said += (
+                f" The same model on words: perplexity of {self.words['data']}, test and (validation), from `words`; "
+                "less text and another vocabulary than published."
+            )
+        return said
+
+    def has_words(self, table: Results) -> bool:
+        return any(self.word_model(row) != "–" for row in table["rows"])
+
+
+def _table(table: Results, ours: list[Results], smaller: Smaller) -> Table:
     here = [row for row in ours if row["data"] == table["data"] and _score(row, table["unit"]) is not None]
+    worded = smaller.has_words(table)
     rows = [
         [
             row["model"],
             _published(row["score"], table["unit"]),
             _published(row["valid"], table["unit"]) if "valid" in row else "–",
             "published, not run",
-            _same_model(row, models),
+            smaller.model(row),
+            *([smaller.word_model(row)] if worded else []),
             row.get("parameters", "–"),
             "–",
             "–",
@@ -229,30 +276,16 @@ def _table(table: Results, ours: list[Results], models: Results) -> Table:
             f"{_score(row, table['unit']):.3f}",
             "–" if row.get("valid") is None else f"{row['valid']:.3f}",
         ]
-        rows.append([row["model"], *scores, status, "–", *facts])
+        rows.append([row["model"], *scores, status, "–", *(["–"] if worded else []), *facts])
     sources = sorted({row.get("source", table["source"]) for row in table["rows"]}, reverse=True)
     reach = "with ours at small scale" if here else "none was run here: nothing was trained on this data set"
     status, *facts = _beside_head()
+    same = ["the same model on words"] if worded else []
     return Table(
-        ["model", table["unit"], "validation", status, "the same model here", *facts],
+        ["model", table["unit"], "validation", status, "the same model here", *same, *facts],
         rows,
         f"{table['data']}, {table['unit']}; {reach}. Published: {'; '.join(source(key) for key in sources)}."
-        + _about_models(models, table),
-    )
-
-
-def _same_model(row: Results, models: Results) -> str:
-    """Our small-scale figure of the same architecture, on whatever data it was trained."""
-    known = models.get("rows", {}).get(row.get("ours"))
-    return "–" if known is None else f"{known['test']:.3f} ({known['parameters'] / 1e6:.1f}M)"
-
-
-def _about_models(models: Results, table: Results) -> str:
-    if not any(_same_model(row, models) != "–" for row in table["rows"]):
-        return ""
-    return (
-        f" The same model here: bits per byte of {models['data']} after {models['tokens']:,} tokens, not the published "
-        "data or unit; compare down the column."
+        + smaller.about(table),
     )
 
 

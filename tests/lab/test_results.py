@@ -45,6 +45,22 @@ def test_validation_columns_and_our_figures_stand_beside_published_ones() -> Non
     assert all("the same model here:" not in table.caption.lower() for table in tables if table is not words)
 
 
+def test_models_of_words_stand_beside_the_rows_of_their_architecture() -> None:
+    rows = {
+        "LSTM + neural cache": {"valid": 310.0, "test": 300.0},
+        "Adaptive input": {"valid": 2.0, "test": 1.0},
+    }
+    blocks = results.tell({"ours": [], "words": {"data": "wikitext-2", "rows": rows}})
+    tables = [block for block in blocks if isinstance(block, Table)]
+    (words,) = (table for table in tables if "the same model on words" in table.head)
+    assert words.caption.startswith("wikitext-103")
+    assert "perplexity of wikitext-2" in words.caption
+    lines, place = published_rows(words), list(words.head).index("the same model on words")
+    assert lines["LSTM + neural cache"][place] == "300.0 (310.0)"
+    assert lines["Adaptive input"][place] == "1.0 (2.0)"
+    assert lines["TCN"][place] == "–"
+
+
 def test_figures_of_models_are_means_over_seeds(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     row = {"valid": [2.0, 2.2], "test": [2.1, 2.3], "parameters": 5, "note": ""}
