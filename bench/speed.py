@@ -10,11 +10,9 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +23,12 @@ import segue
 from engines import engines
 from machine import THREADS, Times, as_json, environment, interleaved, limits
 from peers import LARGE, VOCAB, Rows, Size, filled, ours, some_tokens, transfo_xl, x_transformer
-from segue.checkpoint import Bundle
-from segue.config import Reading
 from segue.footprint import training_flops
 from segue.lab.profiling import peak_resident
 from segue.nn.frozen import FrozenXL
 from segue.nn.kv_memory import KVMemory
 from segue.nn.memory import Memory
-from segue.text.tokenizer import ByteTokenizer
+from start_up import start_up
 
 Work = Callable[[], object]
 
@@ -292,33 +288,7 @@ def one_resident(name: str) -> None:
 
 
 def starting(segue_command: str, repeats: int) -> Row:
-    """`segue --help`, `segue generate` to its first token, and python importing torch, each as a process."""
-    python = str(Path(segue_command).with_name("python"))
-    with tempfile.TemporaryDirectory() as folder:
-        config = segue.XLConfig(vocab=256, width=LARGE.width, layers=LARGE.layers, heads=LARGE.heads)
-        reading = Reading(segment=64, reach=segue.Reach(memory=640))
-        Bundle(segue.TransformerXL(config), reading, ByteTokenizer()).save(Path(folder) / "bundle")
-        works = {
-            "segue --help": [segue_command, "--help"],
-            "first token": [segue_command, "generate", f"{folder}/bundle", "--tokens", "1", "--seed", "0"],
-            "import torch": [python, "-c", "import torch"],
-            "python": [python, "-c", "pass"],
-        }
-        times = interleaved({name: partial(_run, command) for name, command in works.items()}, repeats)
-    notes = {name: round(one.median, 3) for name, one in times.items()}
-    beyond = round(notes["first token"] - notes["import torch"], 3)
-    return Row(
-        "start",
-        "seconds",
-        {},
-        None,
-        0,
-        notes=notes | {"first token beyond torch": beyond, "aim of both": 0.3},
-    )
-
-
-def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+    return Row("start", "seconds", {}, None, 0, notes=start_up(Path(segue_command), repeats))
 
 
 def rows_of(words: argparse.Namespace) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from segue.text.tokenizer import ByteTokenizer
 
 NEVER = {
     "torch._dynamo",
+    "torch._inductor",
     "sympy",
     "transformers",
     "matplotlib",
@@ -27,7 +28,18 @@ NEVER = {
     "segue.lab.report",
 }
 NOT_TO_SHOW = NEVER | {"torch", "numpy", "tokenizers", "safetensors"}
-NOT_TO_READ = NEVER | {"rich", "segue.training.run", "torch.distributed.fsdp", "torch.distributed.tensor"}
+NOT_TO_READ = NEVER | {
+    "rich",
+    "segue.distributed",
+    "segue.hf",
+    "segue.interop",
+    "segue.presets",
+    "segue.text.prepare",
+    "segue.training",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+}
 
 RUN = "import sys; from segue.cli import main\ntry: main()\nexcept SystemExit as end: assert not end.code\n"
 
@@ -54,6 +66,31 @@ def test_a_command_imports_only_what_it_needs(bundle: Path, words: list[str], un
     check = f"{RUN}sys.exit(' '.join(sorted({unwanted!r} & set(sys.modules))) or 0)"
     command = [sys.executable, "-c", check, *(str(bundle) if word == "BUNDLE" else word for word in words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+NOTE_COLLECTIONS = """
+import gc, sys
+early = []
+def note(phase, _):
+    torch = sys.modules.get("torch")
+    early.extend([phase] if torch and getattr(torch.__spec__, "_initializing", False) else [])
+gc.callbacks.append(note)
+"""
+
+
+def test_garbage_is_collected_after_torchs_import_but_not_during_it(bundle: Path) -> None:
+    script = f"{NOTE_COLLECTIONS}{RUN}assert not early and gc.isenabled() and gc.get_freeze_count() > 1000"
+    command = [sys.executable, "-c", script, "generate", str(bundle), "--tokens", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_whoever_imported_torch_before_keeps_a_collector_of_everything() -> None:
+    script = (
+        "import gc, torch\nfrom segue.cli.machine import use\nuse(1, 'cpu')\nassert not gc.get_freeze_count()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,7 +1,11 @@
 """Options for device, threads and precision, and the matmul speed of the machine."""
 
+import gc
 import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -26,7 +30,8 @@ KVPrecision = Annotated[
 
 def use(threads: int, device: str) -> None:
     """Set the number of threads, and raise an error if the device is not available."""
-    import torch
+    with _uncollected():
+        import torch
 
     from segue import native
     from segue.cli.busy import watch_others
@@ -43,6 +48,23 @@ def use(threads: int, device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{device}' is not available: {reason}") from None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection while torch is imported for the first time, and none of what its import made later.
+
+    Those objects stay for as long as the process. Collections would walk over all of them again and again.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def placed(bundle: "Bundle", device: str) -> "Bundle":
