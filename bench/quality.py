@@ -5,11 +5,13 @@
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
     make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=32 learning_rate=4e-3 --split valid"
 
+    python bench/quality.py --data data/enwik8-bpe8k --only segue --preset enwik8-cpu-8k --keep runs/half-hour
+
 A peer's learning rate schedule follows the clock and ends with its time; ours is timed for a few steps first and gets
 as many steps as fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in
 the same way: every token of the split once, in lanes, with memory, in bits per byte. Peers train with AdamW, or with
-torch's Muon for the matrices of their layers (`--set muon=0.02`); `--set` changes their settings, and `--split valid`
-scores them on the validation split.
+torch's Muon for the matrices of their layers (`--set muon=0.02`); `--set` changes their settings, `--split valid` scores
+them on the validation split, and `--keep` keeps our run.
 """
 
 import argparse
@@ -183,7 +185,7 @@ class Trial:
         return nats / math.log(2) / tokens * split.tokens / split.bytes
 
 
-def ours(preset: str, trial: Trial) -> dict[str, Any]:
+def ours(preset: str, trial: Trial, keep: Path | None) -> dict[str, Any]:
     """Our score: the preset with as many steps as fit the time, read with its own settings."""
     from explore import seconds_per_step
 
@@ -194,7 +196,7 @@ def ours(preset: str, trial: Trial) -> dict[str, Any]:
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        run = segue.train(recipe, trial.data, Path(folder) / "run")
+        run = segue.train(recipe, trial.data, keep or Path(folder) / "run")
         seconds = time.monotonic() - begin
         bundle = segue.load(run)
     score = evaluate(bundle.model, corpus.stream(trial.split), recipe.reading, limit=trial.limit, lanes=8)
@@ -242,6 +244,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder made by `segue prepare enwik8`")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--preset", default="enwik8-cpu")
+    parser.add_argument(
+        "--keep", type=Path, metavar="RUN", help="where the run of ours stays; nowhere by default"
+    )
     parser.add_argument("--only", nargs="+", choices=["segue", *PEERS], default=list(PEERS), metavar="NAME")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the peers")
     parser.add_argument("--split", choices=["valid", "test"], default="test", help="the split to score")
@@ -256,7 +261,7 @@ def main() -> None:
     results = json.loads(words.out.read_text()) if words.out.exists() else []
     for name in words.only:
         print(f"{name}: {words.minutes:g} minutes", flush=True)
-        scores = ours(words.preset, trial) if name == "segue" else theirs(name, words.set, trial)
+        scores = ours(words.preset, trial, words.keep) if name == "segue" else theirs(name, words.set, trial)
         results.append({"name": name, **asked, **scores, **environment()})
         words.out.write_text(json.dumps(results, indent=1) + "\n")
         print(f"{name}: {scores}", flush=True)
