@@ -53,6 +53,7 @@ def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
         layers=layers,
         norm=draw(st.sampled_from(["post", "pre"])),
         biases=draw(st.sampled_from(["shared", "per-layer"])),
+        layer_embeddings=draw(st.booleans()),
         **draw(sparse_settings(heads, layers)),
     )
 

@@ -16,6 +16,7 @@ class XLConfig(LayersConfig):
     max_positions: NonNegativeInt = 0  # of `learned` and `per-layer`: rows of their table
     max_distance: NonNegativeInt = 0  # of `shaw`: rows of its table; farther keys share the last row
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
+    layer_embeddings: bool = False  # every layer but the first adds a vector of the token to its input
     init: PositiveFloat = 0.02  # the spread of fresh weights
     pattern: Literal["full", "strided", "fixed"] = "full"  # of sparse attention: see nn/patterns.py
     stride: NonNegativeInt = 0  # of `strided` and `fixed`: l

@@ -89,7 +89,7 @@ class AttentionStep(LanguageStep):
             hidden, _ = model.recurrence(hidden, (places >= 0).T, take)
         else:
             for layer in range(model.config.layers):
-                hidden = take(layer, model.positions.layer_input(layer, hidden, counted.T))
+                hidden = take(layer, model.layer_input(layer, hidden, tokens.T, counted.T))
         return hidden.transpose(0, 1), [torch.stack(kept).movedim(3, 0)]
 
     def _begun(self, memory: Tensor, places: Tensor) -> Tensor:

@@ -65,6 +65,10 @@ def foreign_values(ours: XLConfig, reach: Reach) -> dict[str, Any]:
         raise SourceError(
             f"these layouts have full attention alone; this model has the pattern {ours.pattern!r}"
         )
+    if ours.layer_embeddings:
+        raise SourceError(
+            "these layouts have one embedding; this model has layer_embeddings, one in each layer"
+        )
     if ours.divisor > 1 and not ours.head_projection and ours.embedding == ours.width:
         raise SourceError("these layouts project every cluster; this model's head cluster has no projection")
     return {

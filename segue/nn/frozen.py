@@ -138,7 +138,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         masks = model.masks(memory, layout, tokens.device)
         relative = self._relative_of(memory, layout)
         for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
-            hidden = model.positions.layer_input(number, hidden, places)
+            hidden = model.layer_input(number, hidden, tokens.T, places)
             hidden = layer.read(hidden, slots.rows, relative[number], masks[number])
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
@@ -154,12 +154,11 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         relative = self._relative_of(memory, layout)
         steps = self._native_steps(hidden)
         if steps is not None:
-            return steps(hidden, relative, memory, self._added(hidden, places))[:, None], memory.extended(
-                layout
-            )
+            added = self._added(hidden, tokens, places)
+            return steps(hidden, relative, memory, added)[:, None], memory.extended(layout)
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
-            hidden = model.positions.layer_input(number, hidden, places)
+            hidden = model.layer_input(number, hidden, tokens, places)
             hidden = layer.step(hidden, relative[number], parts[number])
         return hidden[:, None], memory.extended(layout)
 
@@ -171,12 +170,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
             self._native, self._asked_native = native_steps(self._layers), True
         return self._native
 
-    def _added(self, hidden: Tensor, places: Tensor) -> Tensor | None:
-        """(N, B, C) What positions add to the inputs of each layer; None for nothing."""
-        if self.config.encoding != "per-layer":
+    def _added(self, hidden: Tensor, tokens: Tensor, places: Tensor) -> Tensor | None:
+        """(N, B, C) What positions and tokens add to the inputs of each layer; None for nothing."""
+        if self.config.encoding != "per-layer" and not self.model.layer_tables:
             return None
         nothing, layers = torch.zeros_like(hidden), range(len(self._layers))
-        return torch.stack([self.model.positions.layer_input(number, nothing, places) for number in layers])
+        return torch.stack([self.model.layer_input(number, nothing, tokens, places) for number in layers])
 
     def _parts(self, memory: KVMemory) -> list[Sequence[LanePart]]:
         """For each part of the memory, what each layer sees of it: the keys in its span, the newest to be written."""

@@ -6,10 +6,12 @@ This is the model as it is trained, with hidden states as its memory; `frozen.py
 Letters: B lanes, T tokens in the segment, M states in memory, S = M + T keys, C width, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import KVCache, Reach, Reading, UniversalConfig, XLConfig
@@ -42,8 +44,19 @@ class TransformerWithMemory(LanguageModel):
 
     config: XLConfig | UniversalConfig
     positions: Positions
+    layer_tables: nn.ParameterList  # (V, C) of each layer but the first; none without `layer_embeddings`
     blocks: nn.ModuleList
     dropout: Dropout
+
+    def layer_input(self, layer: int, hidden: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
+        """What enters a layer (…, C): vectors of the positions (…) and of the tokens (…) are added to hidden states.
+
+        Memory keeps it, so a token need not be known any more once it has been read.
+        """
+        hidden = self.positions.layer_input(layer, hidden, places)
+        if not layer or not self.layer_tables:
+            return hidden
+        return hidden + F.embedding(tokens, self.layer_tables[layer - 1]) * math.sqrt(self.config.width)
 
     def start(self, *, lanes: int = 1, reach: Reach) -> StateMemory:
         """The memory of lanes that have read nothing yet."""
@@ -163,6 +176,8 @@ class TransformerXL(TransformerWithMemory):
         self.config = config
         self.vocabulary = Vocabulary(config)
         self.positions = build_positions(config)
+        further = config.layers - 1 if config.layer_embeddings else 0
+        self.layer_tables = nn.ParameterList(torch.empty(config.vocab, config.width) for _ in range(further))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
         initialise(self, config.init)
@@ -190,7 +205,7 @@ class TransformerXL(TransformerWithMemory):
         opened = self.opened(tokens, memory, starts, lengths)
         hidden, inputs = opened.hidden, []
         for layer, block in enumerate(self.blocks):
-            hidden = self.positions.layer_input(layer, hidden, opened.places)
+            hidden = self.layer_input(layer, hidden, tokens.T, opened.places)
             inputs.append(hidden.transpose(0, 1))
             past = opened.memory.rows[layer].detach().transpose(0, 1)
             hidden = block(hidden, past, opened.relative[layer], opened.masks[layer])
@@ -199,14 +214,21 @@ class TransformerXL(TransformerWithMemory):
 
 @torch.no_grad()
 def initialise(model: nn.Module, spread: float, projections: float = 0.01) -> None:
-    """The published start: weights N(0, spread), norms N(1, spread), projections N(0, 0.01), biases zero."""
+    """The published start: weights N(0, spread), norms N(1, spread), projections N(0, 0.01), biases zero.
+
+    The layers' own embeddings begin with zero.
+    """
     for name, parameter in model.named_parameters():
         kind = name.rsplit(".", 1)[-1]
         if "norm.weight" in name:
             nn.init.normal_(parameter, 1.0, spread)
         elif "vocabulary" in name and "projections" in name:
             nn.init.normal_(parameter, 0.0, projections)
-        elif kind in ("bias", "table_bias", "cluster_bias") or "vocabulary.biases" in name:
+        elif (
+            kind in ("bias", "table_bias", "cluster_bias")
+            or "vocabulary.biases" in name
+            or "layer_tables" in name
+        ):
             nn.init.zeros_(parameter)
         else:
             nn.init.normal_(parameter, 0.0, spread)

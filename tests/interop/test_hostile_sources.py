@@ -17,6 +17,7 @@ from torch import Tensor
 
 from segue.config import Reach, Reading, XLConfig
 from segue.errors import ConfigError, SegueError, SourceError
+from segue.interop import huggingface
 from segue.interop.files import load_tensors_only
 from segue.interop.hf_folder import export_hf
 from segue.interop.hf_tokenizer import read_tokenizer, write_language_tokenizer
@@ -132,3 +133,10 @@ def test_another_segment_is_told() -> None:
     _, config, notes = export(model, Reading(segment=1, reach=Reach(memory=3)))
     assert config["tgt_len"] == 2
     assert notes == ["segments of 1 tokens become 2: their table has tgt_len + mem_len rows"]
+
+
+@pytest.mark.parametrize("write", [export, huggingface.export])
+def test_layer_embeddings_are_refused_by_name(write: Callable[..., Any]) -> None:
+    model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=2, layer_embeddings=True))
+    with pytest.raises(SourceError, match="this model has layer_embeddings"):
+        write(model, Reading(segment=4, reach=Reach(memory=3)))

@@ -126,6 +126,7 @@ MODELS = [
     (XLConfig(**LAYERS, encoding="alibi"), Reach(memory=6, clamp=3)),
     (XLConfig(**LAYERS, encoding="shaw", max_distance=8), Reach(memory=6, clamp=3)),
     (XLConfig(**LAYERS, encoding="learned", max_positions=6), Reach(memory=0, positions="restart")),
+    (XLConfig(**LAYERS, layer_embeddings=True), Reach(memory=6)),
     (XLConfig(**LAYERS, pattern="strided", stride=3), Reach(memory=6)),
     (XLConfig(**LAYERS, pattern="fixed", stride=4, summary=2, combine="heads"), Reach(memory=6)),
     (XLConfig(**LAYERS, cutoffs=(4, 9), divisor=2, tied_projections=False), Reach(memory=3)),

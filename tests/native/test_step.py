@@ -43,6 +43,7 @@ def wide_shapes(draw: st.DrawFn) -> XLConfig:
         layers=draw(st.integers(1, 3)),
         norm=draw(st.sampled_from(["post", "pre"])),
         biases=draw(st.sampled_from(["shared", "per-layer"])),
+        layer_embeddings=draw(st.booleans()),
     )
 
 

@@ -23,6 +23,28 @@ def test_the_example_of_the_readme_in_short() -> None:
     assert model.logprobs(hidden).shape == (4, 7, 256)
 
 
+def test_with_layer_embeddings_memory_holds_what_is_added_to_a_layers_input() -> None:
+    model = build(shape(layer_embeddings=True, layers=3))
+    plain = TransformerXL(shape(layers=3)).double().eval()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    tokens = some_tokens(2, 6)
+    _, memory = model(tokens, model.start(lanes=2, reach=Reach(memory=6)))
+    _, without = plain(tokens, plain.start(lanes=2, reach=Reach(memory=6)))
+    assert_close(memory.states[0], without.states[0])
+    added = 8**0.5 * model.layer_tables[0][tokens]  # to what the first layer, which adds nothing, has made
+    assert_close(memory.states[1], without.states[1] + added)
+
+
+def test_layer_embeddings_begin_with_zero_and_change_nothing_then() -> None:
+    torch.manual_seed(0)
+    plain = TransformerXL(shape(layers=3))
+    model = TransformerXL(shape(layers=3, layer_embeddings=True))
+    model.load_state_dict(plain.state_dict(), strict=False)
+    assert [tuple(table.shape) for table in model.layer_tables] == [(13, 8)] * 2
+    tokens, reach = some_tokens(1, 6), Reach(memory=4)
+    assert_close(model(tokens, model.start(reach=reach))[0], plain(tokens, plain.start(reach=reach))[0])
+
+
 def test_dropout_is_where_the_paper_has_it() -> None:
     model = TransformerXL(shape(dropout=0.3, attention_dropout=0.2))
     rates = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
