@@ -10,8 +10,8 @@
 A peer's learning rate schedule follows the clock and ends with its time; ours is timed for a few steps first and gets
 as many steps as fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in
 the same way: every token of the split once, in lanes, with memory, in bits per byte. Peers train with AdamW, or with
-torch's Muon for the matrices of their layers (`--set muon=0.02`); `--set` changes their settings, `--split valid` scores
-them on the validation split, and `--keep` keeps our run.
+torch's Muon for the matrices of their layers (`--set muon=0.02`); `--set` changes their settings, `--split valid`
+scores them on the validation split, and `--keep` keeps our run.
 """
 
 import argparse

@@ -175,6 +175,6 @@ SMALL: dict[str, Preset] = {
         ),
         data="enwik8, BPE of 8,192 symbols",
         published="",
-        note="For 2 CPU cores and three hours: enwik8-cpu-8k, wider and deeper, with twice the memory. Not yet measured.",
+        note="For 2 CPU cores and three hours: enwik8-cpu-8k, wider, deeper, twice the memory. Not measured yet.",
     ),
 }
