@@ -1,7 +1,8 @@
 // Attention of one token over memory: of one head, for some lanes, each with its own keys and length.
 //
 // Scores are scale · ((q + u)·k + (q + v)·r + b), with r and b a row and a bias for each distance. Lanes read a distance's
-// row together, while it is in the cache. Letters: D head width, R rows of relative keys.
+// row together, while it is in the cache. Relative keys are stored as keys are. Letters: D head width, R rows of relative
+// keys.
 
 #pragma once
 
@@ -11,10 +12,11 @@
 
 namespace segue {
 
-// As `Relative` of segue/nn/native_step.py. Row j stands for distance R-1-j; farther ones score zero.
+// As `Relative` of segue/nn/native_step.py. Row j stands for distance R-1-j; farther ones score zero, or as `farthest`.
 template <typename Real>
 struct Relative {
-    const Real* rows;           // (H, R, D); null: none
+    const void* rows;           // (H, R, D), as keys are stored; null: none
+    const Real* farthest;       // (H, D): the row of all farther distances; null: zero
     const Real* bias;           // (H, R); null: none
     const Real* content_bias;   // u, (H, D); null: zero
     const Real* position_bias;  // v, (H, D); null: zero
@@ -35,7 +37,7 @@ struct LaneHead {
 
 // Scores of K neighbouring keys; P: with position terms, whose first row is `rows`.
 template <typename Real, typename Cell, int K, bool P>
-inline void score_some(const LaneHead<Real>& head, int64_t size, int64_t key, const Real* rows) {
+inline void score_some(const LaneHead<Real>& head, int64_t size, int64_t key, const Cell* rows) {
     constexpr int width = WIDTH<Real>;
     const int64_t pitch = Rows<Cell>::pitch(size);
     const Cell* keys = static_cast<const Cell*>(head.keys) + key * pitch;
@@ -46,57 +48,67 @@ inline void score_some(const LaneHead<Real>& head, int64_t size, int64_t key, co
         const Vector<Real> content = load(head.content + i), position = load(head.position + i);
         for (int k = 0; k < K; k++) {
             sums[k] += numbers<Real>(keys + k * pitch + i) * content;
-            if (P) by_position[k] += load(rows + k * size + i) * position;
+            if (P) by_position[k] += numbers<Real>(rows + k * pitch + i) * position;
         }
     }
+    Real scales[K], row_scales[K];
     for (int k = 0; k < K; k++) {
-        const Real scale = Rows<Cell>::scale(keys + k * pitch, size);
+        scales[k] = Rows<Cell>::scale(keys + k * pitch, size);
+        row_scales[k] = P ? Real(Rows<Cell>::scale(rows + k * pitch, size)) : Real(1);
+        sums[k] = sums[k] * scales[k] + by_position[k] * row_scales[k];
+    }
+    Real* scores = head.scores + key;
+    if constexpr (K == 4)
+        sums_of_four<Real>(sums, scores);
+    else
+        for (int k = 0; k < K; k++) scores[k] = sum<Real>(sums[k]);
+    for (int k = 0; k < K && i < size; k++) {
         Real rest = 0, rest_by_position = 0;
         for (int64_t j = i; j < size; j++) {
             rest += number<Real>(keys[k * pitch + j]) * head.content[j];
-            if (P) rest_by_position += rows[k * size + j] * head.position[j];
+            if (P) rest_by_position += number<Real>(rows[k * pitch + j]) * head.position[j];
         }
-        head.scores[key + k] = sum<Real>(sums[k] * scale + by_position[k]) + (rest * scale + rest_by_position);
+        scores[k] += rest * scales[k] + rest_by_position * row_scales[k];
     }
 }
 
 template <typename Real, typename Cell, bool P>
-inline void score(const LaneHead<Real>& head, int64_t size, int64_t first, int64_t last, const Real* rows) {
+inline void score(const LaneHead<Real>& head, int64_t size, int64_t first, int64_t last, const Cell* rows) {
+    const int64_t pitch = P ? Rows<Cell>::pitch(size) : 0;
     int64_t key = first;
-    for (; key + 4 <= last; key += 4)
-        score_some<Real, Cell, 4, P>(head, size, key, P ? rows + (key - first) * size : rows);
-    for (; key < last; key++) score_some<Real, Cell, 1, P>(head, size, key, P ? rows + (key - first) * size : rows);
+    for (; key + 4 <= last; key += 4) score_some<Real, Cell, 4, P>(head, size, key, rows + (key - first) * pitch);
+    for (; key < last; key++) score_some<Real, Cell, 1, P>(head, size, key, rows + (key - first) * pitch);
 }
 
-// gathered[c] = sum over keys of weights[key] · values[key][c], for N vectors of columns.
+// gathered[c] = sum over keys of weights[key] · factor · values[key][c], for N vectors of columns from this one on.
 template <typename Real, typename Cell, int N>
-inline void gather(const Real* weights, const Cell* values, int64_t pitch, int64_t count, Real* gathered) {
+inline void gather(const LaneHead<Real>& head, int64_t size, Real factor, int64_t column) {
+    const int64_t pitch = Rows<Cell>::pitch(size);
+    const Cell* value = static_cast<const Cell*>(head.values);
     Vector<Real> sums[N];
     for (int n = 0; n < N; n++) sums[n] = Vector<Real>{};
-    for (int64_t key = 0; key < count; key++)
-        for (int n = 0; n < N; n++) sums[n] += weights[key] * numbers<Real>(values + key * pitch + n * WIDTH<Real>);
-    for (int n = 0; n < N; n++) store(gathered + n * WIDTH<Real>, sums[n]);
+    for (int64_t key = 0; key < head.count; key++, value += pitch) {
+        const Real weight = head.scores[key] * (factor * Real(Rows<Cell>::scale(value, size)));
+        for (int n = 0; n < N; n++) sums[n] += weight * numbers<Real>(value + column + n * WIDTH<Real>);
+    }
+    for (int n = 0; n < N; n++) store(head.gathered + column + n * WIDTH<Real>, sums[n]);
 }
 
-// The weights in `scores` are replaced by what each stored row must be multiplied by.
 template <typename Real, typename Cell>
 inline void gather(const LaneHead<Real>& head, int64_t size, Real factor) {
     constexpr int width = WIDTH<Real>;
     const int64_t pitch = Rows<Cell>::pitch(size);
     const Cell* values = static_cast<const Cell*>(head.values);
-    for (int64_t key = 0; key < head.count; key++)
-        head.scores[key] *= factor * Real(Rows<Cell>::scale(values + key * pitch, size));
     int64_t i = 0;
-    for (; i + 8 * width <= size; i += 8 * width)
-        gather<Real, Cell, 8>(head.scores, values + i, pitch, head.count, head.gathered + i);
-    for (; i + 2 * width <= size; i += 2 * width)
-        gather<Real, Cell, 2>(head.scores, values + i, pitch, head.count, head.gathered + i);
-    for (; i + width <= size; i += width)
-        gather<Real, Cell, 1>(head.scores, values + i, pitch, head.count, head.gathered + i);
+    for (; i + 8 * width <= size; i += 8 * width) gather<Real, Cell, 8>(head, size, factor, i);
+    for (; i + 4 * width <= size; i += 4 * width) gather<Real, Cell, 4>(head, size, factor, i);
+    for (; i + width <= size; i += width) gather<Real, Cell, 1>(head, size, factor, i);
     for (; i < size; i++) {
         Real total = 0;
-        for (int64_t key = 0; key < head.count; key++)
-            total += head.scores[key] * number<Real>(values[key * pitch + i]);
+        for (int64_t key = 0; key < head.count; key++) {
+            const Cell* value = values + key * pitch;
+            total += head.scores[key] * (factor * Real(Rows<Cell>::scale(value, size))) * number<Real>(value[i]);
+        }
         head.gathered[i] = total;
     }
 }
@@ -109,8 +121,9 @@ inline void attend(const Relative<Real>& relative, int64_t number, int64_t size,
                    int64_t lanes) {
     int64_t longest = 0;
     for (int64_t lane = 0; lane < lanes; lane++) longest = std::max(longest, heads[lane].count);
-    const int64_t known = relative.known;
-    const Real* rows = relative.rows ? relative.rows + number * known * size : nullptr;
+    const int64_t known = relative.known, pitch = Rows<Cell>::pitch(size);
+    const Cell* rows = relative.rows ? static_cast<const Cell*>(relative.rows) + number * known * pitch : nullptr;
+    const Real* farthest = relative.farthest ? relative.farthest + number * size : nullptr;
     const Real* bias = relative.bias ? relative.bias + number * known : nullptr;
     for (int64_t far = longest; far > 0; far -= DISTANCES_AT_ONCE) {  // distances far-1 … near
         const int64_t near = std::max<int64_t>(0, far - DISTANCES_AT_ONCE);
@@ -120,9 +133,14 @@ inline void attend(const Relative<Real>& relative, int64_t number, int64_t size,
             if (last <= first) continue;
             const int64_t beyond = std::min(last, std::max(first, head.count - known));  // keys before it: too far
             score<Real, Cell, false>(head, size, first, beyond, nullptr);
+            if (farthest && first < beyond) {
+                Real by_position = 0;
+                for (int64_t i = 0; i < size; i++) by_position += farthest[i] * head.position[i];
+                for (int64_t key = first; key < beyond; key++) head.scores[key] += by_position;
+            }
             const int64_t row = known - head.count + beyond;
             if (rows)
-                score<Real, Cell, true>(head, size, beyond, last, rows + row * size);
+                score<Real, Cell, true>(head, size, beyond, last, rows + row * pitch);
             else
                 score<Real, Cell, false>(head, size, beyond, last, nullptr);
             if (bias)

@@ -20,7 +20,9 @@ struct Weights {
     const Real* bias;       // or null
     const int8_t* rounded;  // (outputs, inputs)
     const Real* scales;     // (outputs) of the rounded weights
+    const int32_t* offsets;  // (outputs) what products are too large by, because steps of inputs are not counted from 0
     double step;            // of the rounded inputs
+    int64_t zero;           // the step that stands for 0
     int64_t outputs, inputs;
 };
 
@@ -86,23 +88,70 @@ inline void tiles(const Weights<Real>& matrix, const Real* inputs, int64_t place
         tile<Real, R, 1>(matrix, inputs + lane, places, row, outputs + lane, relu, fetching);
 }
 
-// One output of L lanes, from 8-bit weights.
-template <int L, typename Real>
-inline void rounded_outputs(const Weights<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t row,
-                            Real* outputs, bool relu) {
-    int32_t products[L];
-    products_of(matrix.rounded + row * matrix.inputs, inputs.steps + lane * matrix.inputs, matrix.inputs, products);
-    const Real factor = Real(matrix.step) * matrix.scales[row];
-    for (int l = 0; l < L; l++) {
-        Real product = products[l] * factor * inputs.largest[lane + l];
-        if (matrix.bias) product += matrix.bias[row];
-        outputs[lane + l] = relu && product < 0 ? 0 : product;
-    }
-}
-
 // Of weights in a tile: with two vectors of lanes, as many sums as registers can hold.
 constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;
 constexpr int FEWER_ROWS = 4;  // of what is left over
+
+// An output from 8-bit weights, of one lane or of a vector of them.
+template <typename Real, typename Some>
+inline Some rounded_output(const Weights<Real>& matrix, int64_t row, Some product, Some largest, bool relu) {
+    product = product * (Real(matrix.step) * matrix.scales[row]) * largest;
+    if (matrix.bias) product += matrix.bias[row];
+    return relu ? (product < 0 ? Some{} : product) : product;
+}
+
+// R outputs of L lanes from the first one on.
+template <int R, int L, typename Real>
+inline void rounded_outputs(const Weights<Real>& matrix, const RoundedInputs& inputs, int64_t lane, int64_t places,
+                            int64_t row, Real* outputs, bool relu) {
+    int32_t products[R][L];
+    const Step* steps = inputs.steps + lane * matrix.inputs;
+    products_of(matrix.rounded + row * matrix.inputs, steps, matrix.inputs, products);
+    for (int r = 0; r < R; r++)
+        for (int l = 0; l < L; l++) {
+            const Real product = Real(products[r][l] - matrix.offsets[row + r]);
+            outputs[(row + r) * places + lane + l] =
+                rounded_output(matrix, row + r, product, Real(inputs.largest[lane + l]), relu);
+        }
+}
+
+#ifdef __AVX512VNNI__
+// R outputs of all lanes.
+template <int R, typename Real>
+inline void outputs_by_lanes(const Weights<Real>& matrix, const RoundedInputs& inputs, int64_t places, int64_t row,
+                             Real* outputs, bool relu) {
+    for (int64_t lane = 0; lane < places; lane += WIDTH<Real>) {
+        Integers products[R];
+        const int8_t* weights = matrix.rounded + row * matrix.inputs;
+        products_by_lanes<R>(weights, inputs.steps + lane * FOUR, places, matrix.inputs, products);
+        for (int r = 0; r < R; r++) {
+            const Integers exact = products[r] - matrix.offsets[row + r];
+            const Vector<Real> product = __builtin_convertvector(exact, Vector<Real>);
+            store(outputs + (row + r) * places + lane,
+                  rounded_output(matrix, row + r, product, load(inputs.largest + lane), relu));
+        }
+    }
+}
+#endif
+
+// Some rows of outputs [row, last) from 8-bit weights.
+template <typename Real>
+inline void rounded_linear(const Weights<Real>& matrix, const RoundedInputs& inputs, int64_t lanes, int64_t places,
+                           int64_t row, int64_t last, Real* outputs, bool relu) {
+#ifdef __AVX512VNNI__
+    if (places > 1) {
+        for (; row + ROWS <= last; row += ROWS) outputs_by_lanes<ROWS>(matrix, inputs, places, row, outputs, relu);
+        for (; row < last; row++) outputs_by_lanes<1>(matrix, inputs, places, row, outputs, relu);
+        return;
+    }
+#endif
+    for (; lanes == 1 && row + 4 <= last; row += 4) rounded_outputs<4, 1>(matrix, inputs, 0, places, row, outputs, relu);
+    for (; row < last; row++) {
+        int64_t lane = 0;
+        for (; lane + 4 <= lanes; lane += 4) rounded_outputs<1, 4>(matrix, inputs, lane, places, row, outputs, relu);
+        for (; lane < lanes; lane++) rounded_outputs<1, 1>(matrix, inputs, lane, places, row, outputs, relu);
+    }
+}
 
 // This thread's share of the outputs. Rounded inputs go to `space`.
 template <typename Real>
@@ -112,13 +161,8 @@ inline void linear(const Weights<Real>& matrix, const Real* inputs, int64_t lane
     int64_t row = mine.first;
     if constexpr (std::is_same_v<Real, float>)
         if (matrix.rounded) {
-            space.round(inputs, lanes, places, matrix.inputs, float(matrix.step));
-            for (; row < mine.last; row++) {
-                int64_t lane = 0;
-                Real* into = outputs + row * places;
-                for (; lane + 4 <= lanes; lane += 4) rounded_outputs<4>(matrix, space, lane, row, into, relu);
-                for (; lane < lanes; lane++) rounded_outputs<1>(matrix, space, lane, row, into, relu);
-            }
+            space.round(inputs, lanes, places, matrix.inputs, float(matrix.step), matrix.zero);
+            rounded_linear(matrix, space, lanes, places, mine.first, mine.last, outputs, relu);
             return;
         }
     if (places > 1) {

@@ -66,7 +66,7 @@ struct Workspace {
         std::vector<Real> hidden, inputs;  // (C, P)
         std::vector<Real> heads_values;    // (B, 4, D): scaled query with either bias, key and value of one head
         std::vector<Real> scores;          // (keys of all lanes)
-        std::vector<int16_t> steps;
+        std::vector<Step> steps;
         std::vector<float> largest;
         std::vector<LaneHead<Real>> heads;
     };
@@ -91,8 +91,8 @@ struct Workspace {
             one.scores.resize(keys);
             one.heads.resize(lanes);
             if (!stack.layers[0].query.rounded) continue;
-            one.steps.resize(lanes * std::max({width, inside, stack.feedforward}));
-            one.largest.resize(lanes);
+            one.steps.resize(places * (std::max({width, inside, stack.feedforward}) + FOUR));
+            one.largest.resize(places);
         }
     }
 };

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 namespace segue {
 
@@ -74,6 +75,41 @@ inline Real sum(Vector<Real> vector) {
     return sum_of<Real>(vector);
 }
 
+typedef float FourFloats __attribute__((vector_size(16)));
+
+// A vector's halves added up, until four numbers are left.
+template <typename Real, typename Some>
+inline FourFloats four_of(Some vector) {
+    if constexpr (sizeof(Some) > sizeof(FourFloats)) {
+        typedef Real Half __attribute__((vector_size(sizeof(Some) / 2)));
+        Half halves[2];
+        std::memcpy(halves, &vector, sizeof vector);
+        return four_of<Real>(halves[0] + halves[1]);
+    } else {
+        return vector;
+    }
+}
+
+// The sums of four vectors, each added up as `sum` does it.
+template <typename Real>
+inline void sums_of_four(const Vector<Real> (&vectors)[4], Real* into) {
+    if constexpr (std::is_same_v<Real, float>) {
+        typedef int32_t Places __attribute__((vector_size(16)));
+        FourFloats parts[4];
+        for (int n = 0; n < 4; n++) parts[n] = four_of<Real>(vectors[n]);
+        const auto halves = [](FourFloats first, FourFloats second) {  // (0 + 2 of both, 1 + 3 of both)
+            return __builtin_shuffle(first, second, Places{0, 4, 1, 5}) +
+                   __builtin_shuffle(first, second, Places{2, 6, 3, 7});
+        };
+        const FourFloats first = halves(parts[0], parts[1]), second = halves(parts[2], parts[3]);
+        const FourFloats sums = __builtin_shuffle(first, second, Places{0, 1, 4, 5}) +
+                          __builtin_shuffle(first, second, Places{2, 3, 6, 7});
+        std::memcpy(into, &sums, sizeof sums);
+    } else {
+        for (int n = 0; n < 4; n++) into[n] = sum<Real>(vectors[n]);
+    }
+}
+
 template <class T>
 inline T largest_of(Vector<T> vector) {
     T largest = vector[0];
@@ -133,11 +169,12 @@ inline Vector<T> exponential(Vector<T> x) {
 template <class T>
 inline T exponentials(T* scores, int64_t count) {
     constexpr int width = WIDTH<T>;
-    T largest = -std::numeric_limits<T>::infinity();
-    for (int64_t i = 0; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
-    Vector<T> sums{};
+    Vector<T> most = all(-std::numeric_limits<T>::infinity()), sums{};
     int64_t i = 0;
-    for (; i + width <= count; i += width) {
+    for (; i + width <= count; i += width) most = load(scores + i) > most ? load(scores + i) : most;
+    T largest = largest_of<T>(most);
+    for (; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
+    for (i = 0; i + width <= count; i += width) {
         const Vector<T> weights = exponential<T>(load(scores + i) - largest);
         store(scores + i, weights);
         sums += weights;

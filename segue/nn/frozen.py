@@ -20,13 +20,13 @@ from segue.nn.engine import Engine, twin
 from segue.nn.frozen_layer import FrozenLayer, LanePart
 from segue.nn.int8 import check_int8
 from segue.nn.kv_memory import KVMemory
-from segue.nn.kv_precision import KINDS, kind_of_rows, packed, row_width
+from segue.nn.kv_precision import KINDS, kind_of_rows, packed, row_width, unpacked
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.memory import Memory, StateMemory
 from segue.nn.native_attention import asked_invariant
 from segue.nn.native_step import NativeSteps, native_steps
 from segue.nn.patterns import layer_patterns
-from segue.nn.positions import Relative, RelativeKeys, Rotation, rotation
+from segue.nn.positions import Relative, RelativeKeys, Rotation, StoredRows, rotation
 from segue.nn.sparse import keys_of_one
 
 if TYPE_CHECKING:
@@ -242,11 +242,32 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         if tables is None:
             with torch.autocast(self.device.type, enabled=False):  # the tables serve readers of any precision
                 fresh = self.model.relative_keys(rows, reached)
+                if self._kind != self._exact_kind:
+                    fresh = tuple(
+                        self._rounded(layer, table, rows, reached) for layer, table in enumerate(fresh)
+                    )
             tables = tuple(_by_head(table) if isinstance(table, RelativeKeys) else table for table in fresh)
             if len(self._relative) >= MOST_TABLES:
                 self._relative = {}  # replaced, not emptied: another thread may be reading it
             self._relative[key] = tables
         return tables
+
+    def _rounded(
+        self, layer: int, relative: Relative | None, keys: int, clamp: int | None
+    ) -> Relative | None:
+        """A layer's relative keys with rows as rounded as keys.
+
+        They are rounded before the farthest is subtracted: so a distance has the same row in every table.
+        """
+        whole = self.model.positions.whole_rows(layer, keys, clamp)
+        if whole is None or not isinstance(relative, RelativeKeys):
+            return relative
+        stored = packed(whole.transpose(0, 1).contiguous(), self._kind)  # (H, R or R + 1, D)
+        rows, known = unpacked(stored, self._exact_kind), len(relative.rows)
+        if len(whole) == known:
+            return replace(relative, rows=rows.transpose(0, 1), stored=StoredRows(stored, None))
+        kept = StoredRows(stored[:, 1:].contiguous(), rows[:, 0].contiguous())
+        return replace(relative, rows=(rows[:, 1:] - rows[:, :1]).transpose(0, 1), stored=kept)
 
     def _check_precision(self, memory: KVMemory) -> None:
         if memory.dtype != self._kind and {memory.dtype, self._kind} & set(KINDS.values()):

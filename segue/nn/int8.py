@@ -28,7 +28,9 @@ class PlainInt8(NamedTuple):
 
     weight: Tensor  # (outputs, inputs), 8-bit
     scales: Tensor  # (outputs,)
+    offsets: Tensor  # (outputs,) the row's sum times `zero`, in 32 bits
     step: float  # of the inputs
+    zero: int  # the step that stands for 0
     bias: Tensor | None
 
 
@@ -55,7 +57,9 @@ class Int8Linear:
             warnings.simplefilter("ignore")
             rounded, _ = torch.ops.quantized.linear_unpack(self._packed)
             scales = rounded.q_per_channel_scales().float()
-            return PlainInt8(rounded.int_repr().contiguous(), scales, self._step, self._bias)
+            weight = rounded.int_repr().contiguous()
+            offsets = weight.sum(dim=1, dtype=torch.int32) * self._zero
+            return PlainInt8(weight, scales, offsets, self._step, self._zero, self._bias)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         rows = inputs.flatten(0, -2).float()  # autocast may have made them shorter

@@ -39,7 +39,9 @@ MOST_TABLES = 32
 """Tables of relative keys whose addresses are kept."""
 
 _Relative = structure(
-    "Relative", rows=ADDRESS, bias=ADDRESS, content_bias=ADDRESS, position_bias=ADDRESS, known=SIZE
+    "Relative",
+    **dict.fromkeys(("rows", "farthest", "bias", "content_bias", "position_bias"), ADDRESS),
+    known=SIZE,
 )
 _Layer = structure(
     "Layer",
@@ -170,9 +172,11 @@ def _relative(relative: AnyRelative | None) -> tuple[ctypes.Structure, list[Tens
     if relative is None:
         return _Relative(), []
     assert isinstance(relative, RelativeKeys)
-    rows = relative.rows.transpose(0, 1).contiguous()  # (H, R, D)
+    kept = relative.stored
+    rows = relative.rows.transpose(0, 1).contiguous() if kept is None else kept.rows  # (H, R, D)
+    farthest = None if kept is None else kept.farthest
     bias = None if relative.row_bias is None else relative.row_bias.T.contiguous()
-    tensors = [rows, bias, relative.content_bias.contiguous(), relative.position_bias.contiguous()]
+    tensors = [rows, farthest, bias, relative.content_bias.contiguous(), relative.position_bias.contiguous()]
     return _Relative(*(address(tensor) for tensor in tensors), len(relative.rows)), tensors
 
 

@@ -24,8 +24,9 @@ def structure(name: str, **fields: Any) -> type[ctypes.Structure]:
 
 Weights = structure(
     "Weights",
-    **dict.fromkeys(("weights", "bias", "rounded", "scales"), ADDRESS),
+    **dict.fromkeys(("weights", "bias", "rounded", "scales", "offsets"), ADDRESS),
     step=ctypes.c_double,
+    zero=SIZE,
     outputs=SIZE,
     inputs=SIZE,
 )
@@ -38,9 +39,9 @@ def address(tensor: Tensor | None) -> int | None:
 
 def matrix(linear: FloatLinear | PlainInt8) -> ctypes.Structure:
     if isinstance(linear, FloatLinear):
-        return Weights(address(linear.weight), address(linear.bias), None, None, 0, *linear.weight.shape)
-    rounded, bias, scales = (address(tensor) for tensor in (linear.weight, linear.bias, linear.scales))
-    return Weights(None, bias, rounded, scales, linear.step, *linear.weight.shape)
+        return Weights(address(linear.weight), address(linear.bias), None, None, None, 0, 0, *linear.weight.shape)
+    tensors = (linear.bias, linear.weight, linear.scales, linear.offsets)
+    return Weights(None, *map(address, tensors), linear.step, linear.zero, *linear.weight.shape)
 
 
 def norm(frozen: FrozenNorm) -> ctypes.Structure:

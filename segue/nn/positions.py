@@ -49,12 +49,21 @@ class RelativeKeys:
     content_bias: Tensor  # (H, D): u, of term (c)
     position_bias: Tensor  # (H, D): v, of term (d)
     row_bias: Tensor | None = None  # (R, H): a scalar for each distance (Shaw, ALiBi)
+    stored: "StoredRows | None" = None  # what the rows were rounded to
 
     def to(self, kind: torch.dtype) -> "RelativeKeys":
         """The same in another precision."""
         bias = None if self.row_bias is None else self.row_bias.to(kind)
         u, v = self.content_bias.to(kind), self.position_bias.to(kind)
         return RelativeKeys(self.rows.to(kind), u, v, bias)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Relative keys in fewer bits (`kv_precision.py`), as they were before the farthest was subtracted from them."""
+
+    rows: Tensor  # (H, R, D)
+    farthest: Tensor | None  # (H, D) in the model's precision; None if nothing was subtracted
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +120,13 @@ class Positions(nn.Module):
         """How a layer's attention knows distances; None if it does not."""
         return None
 
+    def whole_rows(self, layer: int, keys: int, clamp: int | None) -> Tensor | None:  # noqa: ARG002
+        """(R or R + 1, H, D) The rows of a layer's relative keys before the farthest is subtracted; None for no rows.
+
+        The farthest is the first of R + 1. These rows are the same for any number of keys and any clamp.
+        """
+        return None
+
 
 class XLPositions(Positions):
     """`xl`: a learned projection W_kR of the sinusoid R of each distance, and the global biases u and v."""
@@ -144,6 +160,10 @@ class XLPositions(Positions):
         pair = layer % len(self.content_bias)  # a shared pair is the only one
         return RelativeKeys(rows, self.content_bias[pair], self.position_bias[pair])
 
+    def whole_rows(self, layer: int, keys: int, clamp: int | None) -> Tensor:
+        known = keys if clamp is None else min(keys, clamp + 1)
+        return self.relative_keys(layer, self.distances(known, None, self.content_bias)).rows
+
 
 class ShawPositions(Positions):
     """`shaw`: for each layer and distance a learned vector and a learned scalar, and a content bias u.
@@ -171,6 +191,9 @@ class ShawPositions(Positions):
         rows, bias = self.table[layer][distances], self.table_bias[layer][distances]
         u = self.content_bias[pair]
         return RelativeKeys(rows[1:] - rows[:1], u, torch.zeros_like(u), bias[1:] - bias[:1])
+
+    def whole_rows(self, layer: int, keys: int, clamp: int | None) -> Tensor:
+        return self.table[layer][self.distances(keys, clamp, self.table)]
 
 
 class ALiBiPositions(Positions):

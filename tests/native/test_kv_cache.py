@@ -19,6 +19,7 @@ from segue.config import KVCache, Reach, RecurrentConfig, UniversalConfig, XLCon
 from segue.errors import InputError
 from segue.nn.kv_memory import KVMemory
 from segue.nn.kv_precision import packed, unpacked
+from segue.nn.positions import RelativeKeys
 from segue.nn.recurrent import RecurrentModel
 from segue.nn.universal import UniversalTransformer
 from support import (
@@ -82,7 +83,8 @@ def test_native_steps_are_those_of_torch(
     """Rows and numbers of one step, in float64, where no last bit of a float chooses a step."""
     model, memory_length = build(config), data.draw(st.integers(0, 90))
     engine, other = (model.frozen(kv_cache=precision) for _ in range(2))
-    clamp = data.draw(st.integers(1, 40)) if config.position_encoding.relative else None
+    clamps = st.none() | st.integers(1, 90) if config.position_encoding.relative else st.none()
+    clamp = data.draw(clamps)
     reach = Reach(memory=memory_length, clamp=clamp, span=data.draw(st.integers(1, memory_length + 1)))
     _, memory = engine(
         some_tokens(lanes, data.draw(st.integers(2, 60))), engine.start(lanes=lanes, reach=reach)
@@ -97,6 +99,36 @@ def test_native_steps_are_those_of_torch(
         assert torch.equal(ours, others)
     single, _ = model.float().frozen(kv_cache=precision)(some_tokens(lanes, 1, seed=1), memory)
     assert_close(single.double(), wanted, rtol=0, atol=0.02 * largest)
+
+
+@PRECISION
+@pytest.mark.parametrize("encoding", ["xl", "shaw"])
+@pytest.mark.parametrize("clamp", [None, 9])
+@torch.no_grad()
+def test_a_distance_has_the_same_rounded_row_in_every_table(
+    precision: KVCache, encoding: str, clamp: int | None
+) -> None:
+    """However many keys there are, and whether the clamp is reached: rows differ by one row for all distances."""
+    engine = build(shape(encoding, heads=2, head_width=20)).frozen(kv_cache=precision)
+    exact, kind = engine.model.relative_keys(16, clamp), getattr(torch, precision)
+    tables = [engine._relative_keys(keys, clamp) for keys in (4, 16, 64)]
+    for layer, wanted in enumerate(exact):
+        few, some, many = (table[layer] for table in tables)
+        assert isinstance(wanted, RelativeKeys)
+        assert isinstance(some, RelativeKeys)
+        assert isinstance(many, RelativeKeys)
+        assert many.stored is not None
+        for one in (few, some, many):
+            assert isinstance(one, RelativeKeys)
+            assert one.stored is not None
+            assert one.stored.rows.dtype == kind
+            stored, near = unpacked(one.stored.rows, torch.float64), one.rows.transpose(0, 1)
+            farthest = 0 if one.stored.farthest is None else one.stored.farthest[:, None]
+            assert torch.equal(near, stored - farthest)
+            shared = min(stored.size(1), 3)
+            assert_close(stored[:, -shared:], unpacked(many.stored.rows, torch.float64)[:, -shared:])
+        largest = float(some.rows.abs().max())
+        assert 0 < (some.rows - wanted.rows).abs().max() <= 4 * ERROR[precision] * largest
 
 
 @PRECISION
@@ -125,7 +157,7 @@ def test_where_the_seams_fall_makes_no_difference(precision: KVCache, data: st.D
     begin = model.start(lanes=2, reach=data.draw(whole_reaches(config, LENGTH)))
     tokens = some_tokens(2, LENGTH)
     whole, after = model(tokens, begin)
-    for places in ([5], [1, 2, 9], list(range(1, LENGTH))):
+    for places in ([5], [1, 2, 9], [9], list(range(1, LENGTH))):
         pieces, after_pieces = read_in_pieces(model, tokens, begin, places)
         assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
         assert_close(after_pieces.rows, after.rows, rtol=0, atol=0)
