@@ -44,8 +44,6 @@ inline Real product_of(const Real* weights, const Real* inputs, int64_t size) {
     return total;
 }
 
-constexpr int64_t LINE_BYTES = 64;  // of the caches
-
 // R outputs for V vectors of lanes: each weight is spread over a vector. If `fetching`, the next R rows of weights are
 // asked for on the way: rows are too short for the processor to guess them, and it would wait a third of the time.
 template <typename Real, int R, int V>

@@ -32,6 +32,8 @@ constexpr bool BY_LANES = true;  // steps of several lanes lie beside each other
 constexpr bool BY_LANES = false;
 #endif
 
+constexpr int64_t LINE_BYTES = 64;  // of the caches
+
 // As many as an instruction adds.
 constexpr int64_t FOUR = 4;
 
@@ -139,7 +141,12 @@ inline void products_by_lanes(const int8_t* weights, const Step* inputs, int64_t
         }
     };
     int64_t i = 0;
-    for (; i + FOUR <= size; i += FOUR) add(i, FOUR);
+    for (; i + FOUR <= size; i += FOUR) {
+        if (i % LINE_BYTES == 0)  // the next rows
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) __builtin_prefetch(weights + (R + r) * size + i);
+        add(i, FOUR);
+    }
     if (i < size) add(i, size - i);
     for (int r = 0; r < R; r++) std::memcpy(products + r, totals + r, sizeof(Integers));
 }

@@ -39,7 +39,9 @@ def address(tensor: Tensor | None) -> int | None:
 
 def matrix(linear: FloatLinear | PlainInt8) -> ctypes.Structure:
     if isinstance(linear, FloatLinear):
-        return Weights(address(linear.weight), address(linear.bias), None, None, None, 0, 0, *linear.weight.shape)
+        return Weights(
+            address(linear.weight), address(linear.bias), None, None, None, 0, 0, *linear.weight.shape
+        )
     tensors = (linear.bias, linear.weight, linear.scales, linear.offsets)
     return Weights(None, *map(address, tensors), linear.step, linear.zero, *linear.weight.shape)
 
