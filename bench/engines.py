@@ -72,11 +72,11 @@ def engines(
 
 
 def bytes_of_a_token(lanes: int, int8: bool, kv_cache: KVCache) -> int:
-    """Weights and relative keys once, keys and values of every stream."""
+    """Weights and relative keys once, keys and values of every stream; relative keys are as precise as keys."""
     weights = LAYERS * WIDTH * (4 * WIDTH + 2 * INNER)
     rows = LAYERS * WIDTH * (MEMORY + 1)
     of_memory = {"exact": 4, "float16": 2, "int8": 1 + 4 / (WIDTH // HEADS)}[kv_cache]
-    return int(weights * (1 if int8 else 4) + rows * (4 + 2 * lanes * of_memory))
+    return int(weights * (1 if int8 else 4) + rows * of_memory * (1 + 2 * lanes))
 
 
 def main() -> None:
