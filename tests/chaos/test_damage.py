@@ -26,6 +26,6 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_others_are_told_of(tmp_pat
 def test_a_loss_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for room in (segue.checkpoint, segue.training.state):
         monkeypatch.setattr(room, "verify", lambda _: None)
-    tally = damage.every_bit(tmp_path / "bits", every=1999)
+    tally = damage.every_bit(tmp_path / "bits", every=997)
     assert tally.lost > 20
     assert any("other values were used" in loss for loss in tally.losses)
