@@ -139,12 +139,12 @@ def _skipped(setting: Setting) -> str:
         return (
             "it needs a corpus of words; prepare one with segue prepare wikitext-2 and give it with --words"
         )
-    tokenizer = read_header(setting.words).tokenizer
-    return (
-        ""
-        if tokenizer == "words"
-        else f"{setting.words} should be a corpus of words; its tokenizer is {tokenizer}"
-    )
+    header = read_header(setting.words)
+    if header.tokenizer != "words":
+        return f"{setting.words} should be a corpus of words; its tokenizer is {header.tokenizer}"
+    lengths = {split: held.tokens for split, held in header.splits.items()}
+    short = [split for split in ("train", "valid", "test") if lengths.get(split, 0) < 2]
+    return f"{setting.words} should have two words or more in its split {short[0]}" if short else ""
 
 
 EXPERIMENT = Experiment(

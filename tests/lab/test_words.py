@@ -1,5 +1,7 @@
 """Words: equal sides, caches in one pass, verdicts that can fail, untrained weights that show nothing."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,17 @@ def test_without_words_it_is_skipped_with_advice(lossless: Path, tmp_path: Path)
     assert isinstance(failed.exception, InputError)
     assert "words cannot be measured" in str(failed.exception)
     assert "segue prepare wikitext-2" in str(failed.exception)
+
+
+@pytest.mark.parametrize("lacking", ["valid", "test"])
+def test_a_corpus_without_a_split_is_named(
+    corpus: Path, lossless: Path, tmp_path: Path, lacking: str
+) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    header = json.loads((folder / "corpus.json").read_bytes())
+    del header["splits"][lacking]
+    (folder / "corpus.json").write_text(json.dumps(header))
+    given = ["--words", str(folder), "--data", str(lossless), "-o", str(tmp_path / "lab")]
+    failed = CliRunner().invoke(app, ["lab", "words", "--quick", *given])
+    assert isinstance(failed.exception, InputError)
+    assert f"two words or more in its split {lacking}" in str(failed.exception)
