@@ -121,10 +121,10 @@ def _measure(names: list[str], given: Setting, *, own_data: bool) -> None:
                 f"the lab measures bits per byte, and the tokenizer of {given.data} is not lossless; "
                 "prepare it with --tokenizer bytes or bpe"
             )
-        for number, name in enumerate(names, start=1):
+        skipped = {name: experiment(name).skipped(given) for name in names}  # a wrong folder is found at once
+        for number, (name, missing) in enumerate(skipped.items(), start=1):
             begin, where = time.monotonic(), f"{number}/{len(names)} {name}"
             setting = replace(given, report=_within(progress, where))
-            missing = experiment(name).skipped(setting)
             if missing and len(names) == 1:
                 raise InputError(f"{name} cannot be measured: {missing}")
             if missing:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from runs import make_corpus
 from segue.checkpoint import load
 from segue.cli import app
-from segue.errors import InputError
+from segue.errors import InputError, SourceError
 from segue.footprint import parameters
 from segue.infer.adapt import evaluate_cached
 from segue.infer.evaluate import evaluate
@@ -204,3 +204,13 @@ def test_a_corpus_without_a_split_is_named(
     failed = CliRunner().invoke(app, ["lab", "words", "--quick", *given])
     assert isinstance(failed.exception, InputError)
     assert f"two words or more in its split {lacking}" in str(failed.exception)
+
+
+def test_a_wrong_folder_is_found_before_other_experiments_are_measured(
+    lossless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.lab.record.measured", lambda *_: pytest.fail("an experiment was measured"))
+    given = ["--words", str(tmp_path / "nowhere"), "--data", str(lossless), "-o", str(tmp_path / "lab")]
+    failed = CliRunner().invoke(app, ["lab", "all", "--quick", *given])
+    assert isinstance(failed.exception, SourceError)
+    assert "nowhere is no prepared corpus" in str(failed.exception)
