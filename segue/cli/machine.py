@@ -62,8 +62,8 @@ def _uncollected() -> Iterator[None]:
     gc.disable()
     try:
         yield
-    finally:
         gc.freeze()
+    finally:
         gc.enable()
 
 

@@ -266,7 +266,8 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         rows, known = unpacked(stored, self._exact_kind), len(relative.rows)
         if len(whole) == known:
             return replace(relative, rows=rows.transpose(0, 1), stored=StoredRows(stored, None))
-        kept = StoredRows(stored[:, 1:].contiguous(), rows[:, 0].contiguous())
+        farthest = rows[:, 0].contiguous() if known else None  # alone, it would only move all scores alike
+        kept = StoredRows(stored[:, 1:].contiguous(), farthest)
         return replace(relative, rows=(rows[:, 1:] - rows[:, :1]).transpose(0, 1), stored=kept)
 
     def _check_precision(self, memory: KVMemory) -> None:

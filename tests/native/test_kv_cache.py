@@ -132,6 +132,18 @@ def test_a_distance_has_the_same_rounded_row_in_every_table(
 
 
 @PRECISION
+@torch.no_grad()
+def test_the_farthest_row_alone_is_not_kept(precision: KVCache) -> None:
+    """Where all distances share one row, it would move all scores alike, and what is in it must not show."""
+    engine = build(shape("shaw", max_distance=1)).frozen(kv_cache=precision)
+    for relative in engine._relative_keys(16, None):
+        assert isinstance(relative, RelativeKeys)
+        assert relative.stored is not None
+        assert relative.stored.rows.size(1) == 0
+        assert relative.stored.farthest is None
+
+
+@PRECISION
 @given(wide_shapes(), st.integers(1, 4))
 @settings(max_examples=15)
 def test_hidden_states_are_near_the_exact_ones(precision: KVCache, config: XLConfig, lanes: int) -> None:
