@@ -165,7 +165,7 @@ def _generation(recipe: Recipe) -> tuple[Callable[[], None], int]:
 def page(values: dict[str, Any]) -> str:
     """The JSON as a Markdown page, the best model first."""
     rows = sorted(values["rows"].items(), key=lambda item: mean(item[1]["test"]))
-    tokens, threads = values["tokens"], values["environment"]["threads"]
+    tokens, threads = values["tokens"], values.get("speed threads")
     lines = "\n".join(_line(name, row, values.get("speed", {}).get(name)) for name, row in rows)
     return f"""# Every language model side by side
 
@@ -175,7 +175,7 @@ Bits per byte of the first {SCORED:,} bytes of {values["data"]}'s test split, re
 mean of {len(SEEDS)} seeds ± half their range. All models have the same {tokens:,} training tokens
 ({LANES} lanes, segments of {SEGMENT}), about the same number of parameters, and the best of {len(TRIES)} optimizer
 settings, tried for a quarter of the steps. At this scale the order says how fast a model learns from little text,
-not how good it can become. Times are the fastest of several repeats on {threads} threads, all models in turn: of a
+not how good it can become. Times are the fastest of several repeats, all models in turn (threads: {threads}): of a
 step of {LANES * SEGMENT:,} tokens, and of one generated token. Memory is that of one stream.
 
 | model | parameters | bits per byte | optimizer | ms per step | ms per token | memory, KB | |
@@ -225,7 +225,7 @@ def main() -> None:
         book.write()
         given.out.with_suffix(".md").write_text(page(book.values))
     if given.speed or len(given.only) == len(MODELS):
-        book.values["speed"] = speeds(given.data, given.only)
+        book.values |= {"speed": speeds(given.data, given.only), "speed threads": given.threads}
         book.write()
         given.out.with_suffix(".md").write_text(page(book.values))
 
