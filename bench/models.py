@@ -182,8 +182,13 @@ step of {LANES * SEGMENT:,} tokens, and of one generated token. Memory is that o
 |---|---|---|---|---|---|---|---|
 {lines}
 
-All trainings: [models.json](models.json).
+All trainings: [models.json](models.json); their `seconds` include waiting for other work.{_missing(values)}
 """
+
+
+def _missing(values: dict[str, Any]) -> str:
+    names = [name for name in MODELS if name not in values["rows"]]
+    return f" Not measured yet: {', '.join(names)}." if names else ""
 
 
 def _line(name: str, row: dict[str, Any], speed: dict[str, float] | None) -> str:
