@@ -153,8 +153,16 @@ def evaluation(rows: Rows, aim: float, repeats: int) -> Row:
         times,
         aim,
         tokens.numel(),
+        reading_flops(LARGE, rows, tokens.numel()),
         notes={"apart": apart(peer, model, reach, rows)},
     )
+
+
+def reading_flops(size: Size, rows: Rows, tokens: int) -> float:
+    """Of the products that reading a stream cannot do without: keys, values and relative keys are there already."""
+    span, near = rows.memory + 1, min(rows.clamp or rows.memory, rows.memory)
+    layer = 4 * size.width**2 + 2 * size.width * size.feedforward + (2 * span + near) * size.width
+    return 2.0 * tokens * (size.layers * layer + size.width * VOCAB)
 
 
 def _theirs_filled(peer: nn.Module, rows: Rows) -> Any:
@@ -356,6 +364,7 @@ def main() -> None:
                 "setting": row.setting,
                 "aim": row.aim,
                 "tokens": row.tokens,
+                "flops": row.flops,
                 "seconds": as_json(row.times),
                 "ratio": {
                     peer: round(ratio, 3)
