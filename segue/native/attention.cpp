@@ -6,13 +6,13 @@
 namespace segue {
 namespace {
 
-constexpr int64_t SCORES_KEPT = 40 * 1024;  // scores of a block of queries: they stay in the L2 cache
+constexpr int64_t SCORES_KEPT = 128 * 1024;  // of a block of queries, their gradients included: they stay in the L2 cache
 constexpr int64_t MOST_QUERIES = 96;
 constexpr int64_t LANE_GROUPS = 8;  // parts into which lanes are grouped where gradients are summed over them
 
-int64_t block_size(const Problem& problem) {
+int64_t block_size(const Problem& problem, int64_t kept) {
     const int64_t seen = std::max<int64_t>(1, std::min(problem.keys, problem.last - problem.first + MOST_QUERIES));
-    return std::max<int64_t>(2 * TILE_ROWS, std::min(MOST_QUERIES, SCORES_KEPT / seen / TILE_ROWS * TILE_ROWS));
+    return std::max<int64_t>(2 * TILE_ROWS, std::min(MOST_QUERIES, kept / seen / TILE_ROWS * TILE_ROWS));
 }
 
 // Memory that all threads read, taken before they start.
@@ -51,7 +51,7 @@ void fill(const Setting<T>& setting) {
 template <class T>
 void forward(const Problem& problem, int threads) {
     const Setting<T> setting = prepared<T>(problem, false);
-    const int64_t few = block_size(problem), blocks = (problem.queries + few - 1) / few;
+    const int64_t few = block_size(problem, SCORES_KEPT), blocks = (problem.queries + few - 1) / few;
     const int64_t heads = problem.lanes * problem.heads;
     // Few lanes and heads are cut into parts by query, so that every thread has something to do.
     const int64_t parts = std::max<int64_t>(1, std::min(blocks, (2 * threads + heads - 1) / heads));
@@ -113,7 +113,7 @@ template <class T>
 void backward(const Problem& problem, int threads) {
     const Setting<T> setting = prepared<T>(problem, true);
     const Partial<T> sizes(setting);
-    const int64_t few = block_size(problem), groups = std::min(problem.lanes, LANE_GROUPS);
+    const int64_t few = block_size(problem, SCORES_KEPT / 2), groups = std::min(problem.lanes, LANE_GROUPS);
     T* partials = room<T>(SHARED_PARTIAL, problem.heads * groups * sizes.all);
 #pragma omp parallel num_threads(threads)
     {

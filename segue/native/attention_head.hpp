@@ -220,13 +220,16 @@ private:
             highest = here > highest ? here : highest;
         }
         const T largest = largest_of<T>(highest);
-        Vector<T> sums[2] = {};
-        for (int64_t key = seen.high - wide, number = 0; key >= start; key -= wide, number++) {
+        const auto powers = [&](int64_t key) {
             const Vector<T> power = exponential<T>(load(row + key) - largest);
             store(row + key, power);
-            sums[number % 2] += power;
-        }
-        const T total = sum<T>(sums[0] + sums[1]);
+            return power;
+        };
+        Vector<T> even{}, odd{};
+        int64_t key = seen.high - wide;
+        for (; key >= start + wide; key -= 2 * wide) even += powers(key), odd += powers(key - wide);
+        if (key >= start) even += powers(key);
+        const T total = sum<T>(even + odd);
         for (int64_t key = part.seen.low; key < start; key++) row[key] = 0;
         for (int64_t key = seen.high; key < part.seen.high; key++) row[key] = 0;
         if (problem.grains && seen.low < seen.high) {
