@@ -201,7 +201,7 @@ def ours(preset: str, trial: Trial, keep: Path | None) -> dict[str, Any]:
         bundle = segue.load(run)
     score = evaluate(bundle.model, corpus.stream(trial.split), recipe.reading, limit=trial.limit, lanes=8)
     bits = trial.bits_per_byte(score.nats, score.tokens)
-    return {"steps": steps, "seconds": round(seconds), "bits per byte": round(bits, 4)}
+    return {"preset": preset, "steps": steps, "seconds": round(seconds), "bits per byte": round(bits, 4)}
 
 
 def theirs(name: str, changes: list[str], trial: Trial) -> dict[str, Any]:
