@@ -1,8 +1,10 @@
 """What the page says and draws of the context that models use; the measurement is in `recl.py`."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from segue.infer.recl import GAIN
 from segue.lab.context_lengths import CONFIDENCE
 from segue.lab.drawing import COLOURS, INK, canvas
 from segue.lab.experiment import Block, Picture, Results, Table, Verdict
@@ -18,7 +20,7 @@ GROUPS = {
 """The groups of the published table, in its order; convolutions have one of their own. The first is compared."""
 
 CONTROL = "control: foreign text"
-"""The first model, reading text from elsewhere before its last few tokens: more context cannot help it."""
+"""The first model, reading text from elsewhere before its last few tokens: what they say cannot help."""
 
 DEFINITIONS = {"paper": "RECL as published", "mean": "by mean gains"}
 
@@ -46,6 +48,7 @@ def tell(results: Results) -> list[Block]:
         "longer one lowers mean perplexity by 1 %, at positions that are chosen once, by the group's losses with the "
         f"shortest context; the control's is {_control(results, 'mean')}. A length counts as longer if it is so in "
         f"{SURE:.1%} of the resampled texts, and if the control's is shorter as surely.",
+        *_filling(results),
         *(
             _longer(results, group, other, how)
             for group, other in (("group 1", _longest_recurrent(groups)), ("group 2", GROUPS["group 2"][-1]))
@@ -63,6 +66,19 @@ def _control(results: Results, how: str) -> str:
         f"{'/'.join(f'{value:g}' for _, value, _ in figures['lengths'][CONTROL][how])} in {group}"
         for group, figures in results["groups"].items()
     )
+
+
+def _filling(results: Results) -> list[str]:
+    """What foreign text gains, where it does: a memory that is not empty helps, whatever it holds."""
+    foreign, own = (results["curves"][name]["nats"] for name in (CONTROL, FIRST))
+    if 1 - math.exp(min(foreign) - foreign[0]) < GAIN:
+        return []
+    return [
+        f"The control gains more than noise: foreign text takes its mean loss from {foreign[0]:.3f} to "
+        f"{min(foreign):.3f} nats, where the text's own context takes it to {min(own):.3f}. A model that was trained "
+        "with a full memory reads badly with an almost empty one, so a part of what longer contexts gain comes from "
+        "their being there, not from what they say."
+    ]
 
 
 def _longest_recurrent(groups: Results) -> str:
