@@ -89,7 +89,7 @@ class KVPart:
 def _stored(parts: Sequence[KVPart], size: int, slots: int) -> KVPart:
     """A copy of the parts' lanes in one new buffer, padded with zeros to `size` rows, with `slots` more rows taken."""
     lanes, like = sum(part.count for part in parts), parts[0].buffer.storage
-    # Room for four more segments, if that does not double the buffer: then all is copied at every fifth segment.
+    # Room for four more segments, but not for more than is held: a long memory is then copied at every fifth segment.
     capacity = size + slots + max(slots, min(4 * slots, size), size // 4)
     with torch.inference_mode(False):  # else the storage could be written to in that mode alone
         storage = like.new_empty(*like.shape[:2], lanes, like.size(3), capacity, like.size(5))

@@ -162,3 +162,13 @@ def test_a_longer_context_is_shown_only_if_it_is_longer_than_the_others_and_the_
 def test_the_longest_length_that_still_gains_is_at_least_that() -> None:
     told = tell(figures(Tran=64))
     assert any("at least 32" in block.because for block in told if isinstance(block, Verdict))
+
+
+def test_the_page_says_where_foreign_text_helps_too() -> None:
+    def said(**useful: int) -> bool:
+        return any(
+            "gains more than noise" in block for block in tell(figures(**useful)) if isinstance(block, str)
+        )
+
+    assert said(Tran=24, cont=24)
+    assert not said(Tran=24)
