@@ -3,6 +3,7 @@
 A sequence of generators of a group is read; at every place the product so far is predicted. A recurrent state can
 follow it for ever. A Transformer of N layers combines what it reads N times, whatever its memory, so that it should
 follow up to a length that grows with its depth. S5 is not solvable; S3 and Z2 are: shortcuts of constant depth exist.
+With adaptive steps (ACT), each token chooses how often the block is applied to it.
 Letters: B lanes, T tokens.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, permutations
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,10 +21,12 @@ from segue.footprint import parameters
 from segue.lab.cache import cached
 from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.statistics import mean, plus_minus
+from segue.lab.statistics import always_lower, mean, plus_minus, seed_count
 from segue.lab.train_loop import optimize, short_schedule
+from segue.nn.halting import Pondering, ponder_cost
 from segue.nn.language import LanguageModel
 from segue.nn.models import build_language_model
+from segue.nn.universal import UniversalTransformer
 
 Permutation = tuple[int, ...]
 
@@ -34,8 +38,12 @@ GENERATORS: dict[str, tuple[Permutation, ...]] = {
 """Groups by what their sequences are made of: the identity, and permutations that generate the group."""
 
 LANES, WIDTH, SEGMENT, RIGHT = 64, 64, 8, 0.9
+MORE_STEPS = 0.1
+"""Mean steps: a smaller difference does not count."""
 LENGTHS = {True: 16, False: 32}  # quick, full
 STEPS = {True: 60, False: 1500}
+PONDER = 0.001
+"""The weight of the ponder cost, where tokens choose their steps: so small that more steps pay if they help."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class ModelSetup:
     """A model's config, and the tokens that it reads at a time (0: all) with memory of all before."""
 
     config: LanguageConfig
-    depth: int  # times that what was read can be combined; 0: as often as tokens are read
+    depth: int  # times that what was read can be combined, at most; 0: as often as tokens are read
     segment: int = 0
 
 
@@ -52,8 +60,9 @@ def _layers(count: int, *, segment: int = 0) -> ModelSetup:
     return ModelSetup(config, count, segment)
 
 
-def _steps(count: int) -> ModelSetup:
-    return ModelSetup(UniversalConfig(vocab=128, width=WIDTH, heads=4, steps=count), count)
+def _steps(count: int, halting: Literal["none", "act"] = "none") -> ModelSetup:
+    config = UniversalConfig(vocab=128, width=WIDTH, heads=4, steps=count, halting=halting)
+    return ModelSetup(config, count)
 
 
 MODELS = {
@@ -65,10 +74,18 @@ MODELS = {
     "one block, 2 steps": _steps(2),
     "one block, 4 steps": _steps(4),
     "one block, 8 steps": _steps(8),
+    "one block, adaptive steps": _steps(8, "act"),
 }
 """All models; their vocabulary holds the 120 elements of S5."""
 
-QUICK = (("Z2", "S5"), ("LSTM", "1 layer", "2 layers"))
+ADAPTIVE = "one block, adaptive steps"
+
+CONTROLS = ("LSTM", "1 layer", "2 layers", "4 layers")
+"""What reads the solvable groups in the full version; S5 is read by all models."""
+
+QUICK = {"Z2": ("LSTM", "1 layer", "2 layers"), "S5": ("LSTM", "1 layer", "2 layers")}
+FULL = {"Z2": CONTROLS, "S3": CONTROLS, "S5": tuple(MODELS)}
+"""The groups, and the models that read each."""
 
 
 @cache
@@ -94,26 +111,30 @@ def sequences(group: str, lanes: int, length: int, draw: torch.Generator) -> tup
     return tokens, torch.stack(states, dim=1)
 
 
-def read(setup: ModelSetup, model: LanguageModel, tokens: Tensor) -> Tensor:
-    """(B, T, C) Hidden states, read in segments if the setup says so."""
+def read(setup: ModelSetup, model: LanguageModel, tokens: Tensor) -> tuple[Tensor, Pondering | None]:
+    """(B, T, C) Hidden states, read in segments if the setup says so; and the steps that tokens chose, if they do."""
     reach = Reach(memory=tokens.size(1) if setup.segment else 1 if setup.depth == 0 else 0)
     memory, hidden = model.start(lanes=len(tokens), reach=reach), []
+    if isinstance(model, UniversalTransformer) and model.config.halts:
+        states, _, pondering = model.pondered(tokens, memory)
+        return states, pondering
     for piece in tokens.split(setup.segment or tokens.size(1), dim=1):
         states, memory = model(piece, memory)
         hidden.append(states)
-    return torch.cat(hidden, dim=1)
+    return torch.cat(hidden, dim=1), None
 
 
 def measure(setting: Setting) -> Results:
-    groups, names = QUICK if setting.quick else (tuple(GENERATORS), tuple(MODELS))
+    groups = QUICK if setting.quick else FULL
     length, steps = LENGTHS[setting.quick], STEPS[setting.quick]
-    accuracies = {
+    learned = {
         group: {
             name: [_learned(setting, name, group, length, steps, seed) for seed in setting.seeds]
             for name in names
         }
-        for group in groups
+        for group, names in groups.items()
     }
+    names = groups["S5"]
     return {
         "length": length,
         "steps": steps,
@@ -121,45 +142,54 @@ def measure(setting: Setting) -> Results:
         "elements": {group: len(table(group)) for group in groups},
         "parameters": {name: parameters(MODELS[name].config) for name in names},
         "depths": {name: MODELS[name].depth for name in names},
-        "right": accuracies,
+        "right": {
+            group: {name: [one["right"] for one in seeds] for name, seeds in models.items()}
+            for group, models in learned.items()
+        },
+        "chosen": [one["steps"] for one in learned["S5"].get(ADAPTIVE, [])],
     }
 
 
-def _learned(setting: Setting, name: str, group: str, length: int, steps: int, seed: int) -> list[float]:
-    """The accuracy at each place, of one trained model."""
+def _learned(setting: Setting, name: str, group: str, length: int, steps: int, seed: int) -> Results:
+    """One trained model's accuracy at each place, and the mean number of steps that tokens chose there, if they do."""
     inputs = {"model": name, "group": group, "length": length, "steps": steps, "seed": seed}
     label = f"{name} on {group}, seed {seed}"
-    return list(
+    return dict(
         cached(
             setting,
             __name__,
             inputs,
-            lambda: {"right": _trained(setting, MODELS[name], group, length, steps, seed, label)},
-        )["right"]
+            lambda: _trained(setting, MODELS[name], group, length, steps, seed, label),
+        )
     )
 
 
 def _trained(
     setting: Setting, setup: ModelSetup, group: str, length: int, steps: int, seed: int, label: str
-) -> list[float]:
+) -> Results:
     torch.manual_seed(seed)
     model, draw = build_language_model(setup.config), torch.Generator().manual_seed(seed)
 
     def loss(_step: int) -> Tensor:
         tokens, products = sequences(group, LANES, length, draw)
-        return model.nats(read(setup, model, tokens), products).mean()
+        hidden, pondering = read(setup, model, tokens)
+        nats = model.nats(hidden, products).mean()
+        return nats if pondering is None else nats + PONDER * ponder_cost(pondering)
 
     optimize(model, short_schedule(steps, 1e-2), loss, label=label, report=setting.report)
-    return accuracy(setup, model.eval(), group, length)
+    return scored(setup, model.eval(), group, length)
 
 
 @torch.no_grad()
-def accuracy(setup: ModelSetup, model: LanguageModel, group: str, length: int) -> list[float]:
-    """The share of right products at each place, on sequences that are the same for all."""
+def scored(setup: ModelSetup, model: LanguageModel, group: str, length: int) -> Results:
+    """The share of right products at each place, on sequences that are the same for all; and the steps chosen there."""
     tokens, products = sequences(group, 256, length, torch.Generator().manual_seed(1_000_003))
-    likeliest = model.logprobs(read(setup, model, tokens)).argmax(dim=-1)
-    shares: list[float] = (likeliest == products).double().mean(dim=0).tolist()
-    return shares
+    hidden, pondering = read(setup, model, tokens)
+    likeliest = model.logprobs(hidden).argmax(dim=-1)
+    return {
+        "right": (likeliest == products).double().mean(dim=0).tolist(),
+        "steps": [] if pondering is None else pondering.steps.double().mean(dim=0).tolist(),
+    }
 
 
 def followed(shares: Sequence[float]) -> int:
@@ -189,10 +219,10 @@ def tell(results: Results) -> list[Block]:
             ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in layers),
         ),
     ]
-    return [*blocks, *_further_verdicts(hard), _table(results, hard)]
+    return [*blocks, *_further_verdicts(hard, results), _table(results, hard)]
 
 
-def _further_verdicts(hard: Mapping[str, Sequence[int]]) -> Iterator[Verdict]:
+def _further_verdicts(hard: Mapping[str, Sequence[int]], results: Results) -> Iterator[Verdict]:
     if "2 layers, memory" in hard:
         yield Verdict(
             "Memory does not replace depth: read with memory, two layers follow no farther than two layers.",
@@ -200,7 +230,7 @@ def _further_verdicts(hard: Mapping[str, Sequence[int]]) -> Iterator[Verdict]:
             f"with memory {plus_minus(hard['2 layers, memory'], 0)}, "
             f"at once {plus_minus(hard['2 layers'], 0)}",
         )
-    steps = [name for name in hard if name.startswith("one block")]
+    steps = [name for name in hard if name.startswith("one block") and name != ADAPTIVE]
     if steps:
         taken = [mean(hard[name]) for name in steps]
         yield Verdict(
@@ -208,6 +238,26 @@ def _further_verdicts(hard: Mapping[str, Sequence[int]]) -> Iterator[Verdict]:
             all(one < other for one, other in pairwise(taken)),
             ", ".join(f"{name}: {plus_minus(hard[name], 0)}" for name in steps),
         )
+    if ADAPTIVE in hard:
+        yield from _adaptive_verdicts(hard, results)
+
+
+def _adaptive_verdicts(hard: Mapping[str, Sequence[int]], results: Results) -> Iterator[Verdict]:
+    deepest = f"one block, {results['depths'][ADAPTIVE]} steps"
+    yield Verdict(
+        "With adaptive steps, a block follows as far as with all of its steps.",
+        mean(hard[ADAPTIVE]) >= mean(hard[deepest]) - 1,
+        f"adaptive: {plus_minus(hard[ADAPTIVE], 0)}, {deepest}: {plus_minus(hard[deepest], 0)}",
+    )
+    quarter = results["length"] // 4
+    begin = [mean(places[:quarter]) for places in results["chosen"]]
+    end = [mean(places[-quarter:]) for places in results["chosen"]]
+    yield Verdict(
+        "Tokens choose more steps where the product is of more permutations.",
+        always_lower(begin, end) and mean(end) - mean(begin) > MORE_STEPS,
+        f"mean steps in the first quarter of the places {plus_minus(begin, 2)}, in the last {plus_minus(end, 2)}; "
+        f"{seed_count(begin)} (shown if more with all of them, and by more than {MORE_STEPS:g})",
+    )
 
 
 def _table(results: Results, hard: Mapping[str, Sequence[int]]) -> Table:
@@ -215,8 +265,11 @@ def _table(results: Results, hard: Mapping[str, Sequence[int]]) -> Table:
     rows = [
         [
             name,
-            "every token" if not depths[name] else f"{depths[name]}",
-            *(plus_minus([followed(one) for one in right[group][name]], 0) for group in right),
+            _depth_text(depths[name], adaptive=name == ADAPTIVE),
+            *(
+                plus_minus([followed(one) for one in right[group][name]], 0) if name in right[group] else "–"
+                for group in right
+            ),
             f"{results['parameters'][name]:,}",
         ]
         for name in hard
@@ -224,6 +277,10 @@ def _table(results: Results, hard: Mapping[str, Sequence[int]]) -> Table:
     heads = [f"{group} ({results['elements'][group]} elements)" for group in right]
     caption = f"Places of {results['length']} that are followed; mean ± half the range of seeds."
     return Table(["model", "depth", *heads, "parameters"], rows, caption)
+
+
+def _depth_text(depth: int, *, adaptive: bool) -> str:
+    return f"{'up to ' if adaptive else ''}{depth}" if depth else "every token"
 
 
 def draw(results: Results) -> list[Picture]:
@@ -246,4 +303,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from segue.lab.depth import GENERATORS, MODELS, followed, read, sequences, table
+from segue.lab.depth import ADAPTIVE, GENERATORS, MODELS, followed, read, scored, sequences, table, tell
+from segue.lab.experiment import Results, Verdict
 from segue.nn.models import build_language_model
 
 
@@ -42,6 +43,44 @@ def test_no_model_sees_the_permutations_ahead(name: str) -> None:
     tokens, _ = sequences("S5", 2, 20, torch.Generator().manual_seed(1))
     other = tokens.clone()
     other[:, 13:] = (other[:, 13:] + 1) % 4
-    one, changed = read(setup, model, tokens), read(setup, model, other)
+    (one, _), (changed, _) = read(setup, model, tokens), read(setup, model, other)
     torch.testing.assert_close(one[:, :13], changed[:, :13])
     assert not torch.equal(one[:, 13:], changed[:, 13:])
+
+
+def test_the_adaptive_model_tells_its_steps_and_no_other_does() -> None:
+    torch.manual_seed(0)
+    for name in (ADAPTIVE, "one block, 2 steps", "2 layers"):
+        setup = MODELS[name]
+        facts = scored(setup, build_language_model(setup.config).eval(), "S5", 16)
+        assert len(facts["right"]) == 16
+        assert len(facts["steps"]) == (16 if name == ADAPTIVE else 0)
+        assert all(1 <= steps <= setup.depth for steps in facts["steps"])
+
+
+def _results(chosen: list[list[float]]) -> Results:
+    """Every model follows half of 16 places, as a record on disk would say it."""
+    shares = [[1.0] * 8 + [0.0] * 8] * len(chosen)
+    return {
+        "length": 16,
+        "steps": 1,
+        "lanes": 1,
+        "elements": {"S5": 120},
+        "parameters": dict.fromkeys(MODELS, 1),
+        "depths": {name: setup.depth for name, setup in MODELS.items()},
+        "right": {"S5": dict.fromkeys(MODELS, shares)},
+        "chosen": chosen,
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "shown"), [(6.0, True), (4.05, False), (2.0, False)], ids=["more", "a margin's less", "fewer"]
+)
+def test_more_steps_must_be_chosen_with_every_seed_and_by_a_margin(end: float, shown: bool) -> None:
+    seeds = [[4.0] * 8 + [end] * 8, [4.0] * 8 + [end + 0.01] * 8]
+    verdicts = [block for block in tell(_results(seeds)) if isinstance(block, Verdict)]
+    (chosen,) = [one for one in verdicts if one.claim.startswith("Tokens choose more steps")]
+    assert chosen.shown is shown
+    against = [[4.0] * 16, seeds[0]]
+    verdicts = [block for block in tell(_results(against)) if isinstance(block, Verdict)]
+    assert not next(one for one in verdicts if one.claim.startswith("Tokens choose more steps")).shown
