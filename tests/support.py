@@ -54,6 +54,7 @@ def shapes(draw: st.DrawFn, encodings: Sequence[str] = ENCODINGS) -> XLConfig:
         norm=draw(st.sampled_from(["post", "pre"])),
         biases=draw(st.sampled_from(["shared", "per-layer"])),
         layer_embeddings=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"ngrams": 3, "ngram_rows": 11}])),
         **draw(sparse_settings(heads, layers)),
     )
 

@@ -17,6 +17,8 @@ class XLConfig(LayersConfig):
     max_distance: NonNegativeInt = 0  # of `shaw`: rows of its table; farther keys share the last row
     biases: Literal["shared", "per-layer"] = "shared"  # u and v: one pair for all layers, or a pair for each
     layer_embeddings: bool = False  # every layer but the first adds a vector of the token to its input
+    ngrams: int = Field(1, ge=1, le=8)  # the last 2 … n tokens have vectors too (nn/ngrams.py); 1: none
+    ngram_rows: NonNegativeInt = 0  # of the table for each length of n-grams
     init: PositiveFloat = 0.02  # the spread of fresh weights
     pattern: Literal["full", "strided", "fixed"] = "full"  # of sparse attention: see nn/patterns.py
     stride: NonNegativeInt = 0  # of `strided` and `fixed`: l
@@ -38,6 +40,13 @@ class XLConfig(LayersConfig):
             raise ValueError(
                 f"encoding {self.encoding!r} turns pairs of numbers; found head_width={self.head_width}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ngrams_fit(self) -> Self:
+        if (self.ngrams > 1) != (self.ngram_rows > 0):
+            needs = "ngram_rows of 1 or more" if self.ngrams > 1 else "no ngram_rows"
+            raise ValueError(f"ngrams {self.ngrams} needs {needs}; found ngram_rows={self.ngram_rows}")
         return self
 
     @model_validator(mode="after")

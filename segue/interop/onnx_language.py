@@ -237,6 +237,8 @@ def language_step(model: LanguageModel, reach: Reach) -> LanguageStep:
             raise SourceError(
                 f"pinned {reach.pinned} rows have no ONNX form; export a model that is read without them"
             )
+        if model.ngrams is not None:
+            raise SourceError("n-gram embeddings have no ONNX form; export a model with ngrams=1")
         model.start(reach=reach)  # refuses what this model cannot read with
         return AttentionStep(model, reach)
     steps: dict[type[LanguageModel], Callable[..., LanguageStep]] = {

@@ -69,6 +69,8 @@ def foreign_values(ours: XLConfig, reach: Reach) -> dict[str, Any]:
         raise SourceError(
             "these layouts have one embedding; this model has layer_embeddings, one in each layer"
         )
+    if ours.ngrams > 1:
+        raise SourceError("these layouts have an embedding of single tokens; this model has ngrams too")
     if ours.divisor > 1 and not ours.head_projection and ours.embedding == ours.width:
         raise SourceError("these layouts project every cluster; this model's head cluster has no projection")
     return {

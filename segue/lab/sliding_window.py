@@ -31,6 +31,7 @@ def fast_window(model: TransformerXL, tokens: Tensor) -> Tensor:
 def _last_state(model: TransformerXL, tokens: Tensor, attend: Attend, *, only_last: bool) -> Tensor:
     assert model.config.encoding == "sinusoidal", "vanilla: there are no relative positions here"
     assert not model.config.layer_embeddings, "the layers' own embeddings are not added here"
+    assert model.ngrams is None, "nor are those of n-grams"
     places = torch.arange(tokens.size(1))[:, None]
     hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
     for number, block in enumerate(model.blocks):

@@ -17,6 +17,7 @@ from segue.nn.memory import (
     RowMemory,
     check_joinable,
     checked_lanes,
+    joined_counts,
     last,
     newest_before_padding,
     padded_to,
@@ -63,8 +64,7 @@ class FilterMemory(RowMemory):
         for layer in zip(*(memory.rows for memory in memories), strict=True):
             count = max(row.size(1) for row in layer)
             rows.append(torch.cat([padded_to(row, count) for row in layer]))
-        lengths, seen = (torch.cat([getattr(one, name) for one in memories]) for name in ("lengths", "seen"))
-        return replace(memories[0], rows=tuple(rows), lengths=lengths, seen=seen)
+        return replace(memories[0], rows=tuple(rows), **joined_counts(memories))
 
     def resized(self, reach: Reach) -> Self:
         if reach.memory:

@@ -25,6 +25,7 @@ from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.memory import Memory, StateMemory
 from segue.nn.native_attention import asked_invariant
 from segue.nn.native_step import NativeSteps, native_steps
+from segue.nn.ngrams import recent_after
 from segue.nn.patterns import layer_patterns
 from segue.nn.positions import Relative, RelativeKeys, Rotation, StoredRows, rotation
 from segue.nn.sparse import keys_of_one
@@ -88,7 +89,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
             packed(layer.keys_values(rows.transpose(0, 1), turning).transpose(0, 2).to(kind), self._kind)
             for layer, rows in states
         ]
-        return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach)
+        return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach, memory.recent)
 
     @torch.no_grad()
     def __call__(
@@ -134,7 +135,7 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         """Read T tokens of each lane together."""
         model, size = self.model, layout.size
         places = model.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
-        hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
+        hidden = model.positions.embedded(model.embedded(tokens, memory, layout), places)
         masks = model.masks(memory, layout, tokens.device)
         relative = self._relative_of(memory, layout)
         for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
@@ -143,24 +144,25 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(tokens.device, non_blocking=True)[..., None], 0)
-        return hidden, memory.extended(layout)
+        return hidden, memory.extended(layout, recent_after(memory.recent, tokens, layout))
 
     def _step(self, tokens: Tensor, memory: KVMemory, layout: SegmentLayout) -> tuple[Tensor, KVMemory]:
         """Read one token of each lane (B,)."""
         model, memory = self.model, memory.with_slots(1)
         places = model.token_positions(memory, layout)
         places = places[:, 0].to(tokens.device, non_blocking=True) if places.numel() else places
-        hidden = model.positions.embedded(model.vocabulary.embed(tokens), places)
+        hidden = model.positions.embedded(model.embedded(tokens[:, None], memory, layout)[0], places)
+        recent = recent_after(memory.recent, tokens[:, None], layout)
         relative = self._relative_of(memory, layout)
         steps = self._native_steps(hidden)
         if steps is not None:
             added = self._added(hidden, tokens, places)
-            return steps(hidden, relative, memory, added)[:, None], memory.extended(layout)
+            return steps(hidden, relative, memory, added)[:, None], memory.extended(layout, recent)
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
             hidden = model.layer_input(number, hidden, tokens, places)
             hidden = layer.step(hidden, relative[number], parts[number])
-        return hidden[:, None], memory.extended(layout)
+        return hidden[:, None], memory.extended(layout, recent)
 
     def _native_steps(self, hidden: Tensor) -> NativeSteps | None:
         """Native code for steps, where it can run them."""

@@ -19,6 +19,7 @@ from segue.nn.memory import (
     check_joinable,
     check_pinned,
     checked_lanes,
+    joined_counts,
     kept_rows,
     padded_to,
     register_memory,
@@ -116,6 +117,7 @@ class KVMemory(Memory):
     lengths: Tensor
     seen: Tensor
     reach: Reach
+    recent: Tensor | None = None
 
     @property
     def rows(self) -> Sequence[Tensor]:  # type: ignore[override]  # computed, not stored
@@ -144,12 +146,19 @@ class KVMemory(Memory):
         return self.parts[0].buffer.storage.device
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> Self:
+    def from_rows(
+        cls,
+        rows: Sequence[Tensor],
+        lengths: Tensor,
+        seen: Tensor,
+        reach: Reach,
+        recent: Tensor | None = None,
+    ) -> Self:
         """A memory that holds these rows, (B, M, 2, H, D) for each layer."""
         storage = torch.stack([layer.permute(2, 0, 3, 1, 4) for layer in rows])
         size = storage.size(4)
         part = KVPart(KVBuffer(storage, size), slice(0, len(lengths)), size, size)
-        return cls((part,), lengths, seen, reach)
+        return cls((part,), lengths, seen, reach, recent)
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         chosen = checked_lanes(index, self.lanes)
@@ -160,7 +169,9 @@ class KVMemory(Memory):
             parts: tuple[KVPart, ...] = (self._gathered(chosen, int(lengths.max())),)
         else:
             parts = tuple(_trimmed(views, lengths))
-        return replace(self, parts=parts, lengths=lengths, seen=self.seen[chosen])
+        return replace(
+            self, parts=parts, lengths=lengths, seen=self.seen[chosen], recent=self._recent_of(chosen)
+        )
 
     def _views(self, chosen: list[int]) -> list[KVPart]:
         """The chosen lanes where they lie, neighbours together."""
@@ -187,8 +198,7 @@ class KVMemory(Memory):
         return replace(
             memories[0],
             parts=tuple(part for memory in memories for part in memory.parts),
-            lengths=torch.cat([memory.lengths for memory in memories]),
-            seen=torch.cat([memory.seen for memory in memories]),
+            **joined_counts(memories),
         )
 
     def renewed(self, lanes: Tensor, fresh: Self) -> Self:
@@ -199,19 +209,20 @@ class KVMemory(Memory):
             self,
             lengths=torch.where(lanes, fresh.lengths, self.lengths),
             seen=torch.where(lanes, fresh.seen, self.seen),
-        )
+        )  # the last tokens too: nothing that was seen before a document's start is looked at
 
     def __reduce__(self) -> Any:
         """Copies and pickles hold the lanes' own rows: no free slots, and no lanes of others in the same buffer."""
         rows = tuple(layer.clone(memory_format=torch.contiguous_format) for layer in self.rows)
-        return _rebuilt, (rows, self.lengths, self.seen, self.reach)
+        return _rebuilt, (rows, self.lengths, self.seen, self.reach, self.recent)
 
     def resized(self, reach: Reach) -> Self:
         check_pinned(self, reach)
         if reach.pinned:
             lengths = self.lengths.clamp(max=reach.rows)
             index = kept_rows(self.size - self.lengths, torch.full_like(lengths, self.size), lengths, reach)
-            return self.from_rows([rows_at(row, index) for row in self.rows], lengths, self.seen, reach)
+            rows = [rows_at(row, index) for row in self.rows]
+            return self.from_rows(rows, lengths, self.seen, reach, self.recent)
         parts = tuple(replace(part, size=min(part.size, reach.memory)) for part in self.parts)
         return replace(self, parts=parts, lengths=self.lengths.clamp(max=reach.memory), reach=reach)
 
@@ -235,15 +246,19 @@ class KVMemory(Memory):
         layers = part.keys_values(part.size + size, more=size).permute(0, 1, 4, 2, 3, 5)
         return [KVSlots(rows) for rows in layers]
 
-    def extended(self, layout: SegmentLayout) -> Self:
-        """The memory after one more segment, whose keys and values were written into the slots behind this one."""
+    def extended(self, layout: SegmentLayout, recent: Tensor | None = None) -> Self:
+        """The memory after one more segment, whose keys and values were written into the slots behind this one.
+
+        `recent` (B, n - 1): the last tokens, for a model with n-grams.
+        """
         lengths, seen = self.counted(layout)
         if layout.lengths is None and not self.reach.pinned:
             ends = [replace(part, end=part.end + layout.size, size=self.reach.memory) for part in self.parts]
-            return replace(self, parts=tuple(_trimmed(ends, lengths)), lengths=lengths, seen=seen)
+            parts = tuple(_trimmed(ends, lengths))
+            return replace(self, parts=parts, lengths=lengths, seen=seen, recent=recent)
         index = rows_after(self, layout, lengths)
         rows = [rows_at(slots.rows.transpose(0, 2), index) for slots in self.slots(layout.size)]
-        return self.from_rows(rows, lengths, seen, self.reach)
+        return self.from_rows(rows, lengths, seen, self.reach, recent)
 
 
 def _trimmed(parts: Sequence[KVPart], lengths: Tensor) -> list[KVPart]:
@@ -254,8 +269,10 @@ def _trimmed(parts: Sequence[KVPart], lengths: Tensor) -> list[KVPart]:
     ]
 
 
-def _rebuilt(rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> KVMemory:
-    return KVMemory.from_rows(rows, lengths, seen, reach)
+def _rebuilt(
+    rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach, recent: Tensor | None
+) -> KVMemory:
+    return KVMemory.from_rows(rows, lengths, seen, reach, recent)
 
 
 def empty_memory(like: Tensor, layers: int, row: tuple[int, int], lanes: int, reach: Reach) -> KVMemory:

@@ -31,6 +31,7 @@ class Memory:
     lengths: Tensor  # (B,) rows that belong to the lane's document
     seen: Tensor  # (B,) tokens of that document read so far
     reach: Reach
+    recent: Tensor | None = None  # (B, n - 1) the last tokens of each lane, for n-grams; None without them
 
     @property
     def lanes(self) -> int:
@@ -99,14 +100,16 @@ class Memory:
         """Everything but the reach, by name, for a checkpoint."""
         own = torch.contiguous_format  # none shares another's storage
         rows = {f"rows.{layer}": row.clone(memory_format=own) for layer, row in enumerate(self.rows)}
-        return {**rows, "lengths": self.lengths, "seen": self.seen}
+        recent = {} if self.recent is None else {"recent": self.recent}
+        return {**rows, "lengths": self.lengths, "seen": self.seen, **recent}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], reach: Reach) -> Self:
         """The memory that `tensors()` took apart."""
         layers = sum(name.startswith("rows.") for name in tensors)
         rows = tuple(tensors[f"rows.{layer}"] for layer in range(layers))
-        memory = cls.from_rows(rows, tensors["lengths"].to(HOST), tensors["seen"].to(HOST), reach)
+        lengths, seen = tensors["lengths"].to(HOST), tensors["seen"].to(HOST)
+        memory = cls.from_rows(rows, lengths, seen, reach, tensors.get("recent"))
         low, high = int(memory.lengths.min()), int(memory.lengths.max())
         if low < 0 or high > memory.most:
             raise InputError(
@@ -115,11 +118,23 @@ class Memory:
         return memory
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> Self:
+    def from_rows(
+        cls,
+        rows: Sequence[Tensor],
+        lengths: Tensor,
+        seen: Tensor,
+        reach: Reach,
+        recent: Tensor | None = None,
+    ) -> Self:
         raise NotImplementedError
 
     def _rebuilt(self, rows: Sequence[Tensor]) -> Self:
-        return self.from_rows(rows, self.lengths, self.seen, self.reach)
+        recent = None if self.recent is None else self.recent.to(rows[0].device)
+        return self.from_rows(rows, self.lengths, self.seen, self.reach, recent)
+
+    def _recent_of(self, chosen: Tensor) -> Tensor | None:
+        """The last tokens of the chosen lanes."""
+        return None if self.recent is None else self.recent[chosen.to(self.recent.device, non_blocking=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,17 +145,27 @@ class RowMemory(Memory):
     lengths: Tensor
     seen: Tensor
     reach: Reach
+    recent: Tensor | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Tensor], lengths: Tensor, seen: Tensor, reach: Reach) -> Self:
-        return cls(tuple(rows), lengths, seen, reach)
+    def from_rows(
+        cls,
+        rows: Sequence[Tensor],
+        lengths: Tensor,
+        seen: Tensor,
+        reach: Reach,
+        recent: Tensor | None = None,
+    ) -> Self:
+        return cls(tuple(rows), lengths, seen, reach, recent)
 
     def select(self, index: Tensor | Sequence[int]) -> Self:
         chosen = checked_lanes(index, self.lanes)
         lengths = self.lengths[chosen]
         on_device = chosen.to(self.device, non_blocking=True)
         rows = tuple(last(row, int(lengths.max())).index_select(0, on_device) for row in self.rows)
-        return replace(self, rows=rows, lengths=lengths, seen=self.seen[chosen])
+        return replace(
+            self, rows=rows, lengths=lengths, seen=self.seen[chosen], recent=self._recent_of(chosen)
+        )
 
     @classmethod
     def join(cls, memories: Sequence[Self]) -> Self:
@@ -148,10 +173,7 @@ class RowMemory(Memory):
         size = max(memory.size for memory in memories)
         layers = zip(*(memory.rows for memory in memories), strict=True)
         rows = tuple(torch.cat([padded_to(row, size) for row in layer]) for layer in layers)
-        lengths = torch.cat([memory.lengths for memory in memories])
-        return replace(
-            memories[0], rows=rows, lengths=lengths, seen=torch.cat([memory.seen for memory in memories])
-        )
+        return replace(memories[0], rows=rows, **joined_counts(memories))
 
     def resized(self, reach: Reach) -> Self:
         check_pinned(self, reach)
@@ -171,8 +193,11 @@ class StateMemory(RowMemory):
     def states(self) -> Sequence[Tensor]:
         return self.rows
 
-    def extended(self, fresh: Sequence[Tensor], layout: SegmentLayout) -> Self:
-        """The memory after one more segment, whose states are `fresh` (B, T, C); the oldest rows fall off."""
+    def extended(self, fresh: Sequence[Tensor], layout: SegmentLayout, recent: Tensor | None = None) -> Self:
+        """The memory after one more segment, whose states are `fresh` (B, T, C); the oldest rows fall off.
+
+        `recent` (B, n - 1): the last tokens, for a model with n-grams.
+        """
         lengths, seen = self.counted(layout)
         pairs, size = zip(self.rows, fresh, strict=True), int(lengths.max())
         if layout.lengths is None and not self.reach.pinned:
@@ -182,7 +207,7 @@ class StateMemory(RowMemory):
         else:
             index = rows_after(self, layout, lengths)
             rows = tuple(rows_at(_joined(old, new.detach()), index) for old, new in pairs)
-        return replace(self, rows=rows, lengths=lengths, seen=seen)
+        return replace(self, rows=rows, lengths=lengths, seen=seen, recent=recent)
 
 
 class OneRowMemory(RowMemory):
@@ -313,18 +338,29 @@ def check_joinable(memories: Sequence[Memory]) -> None:
 
 def _model_of(memory: Memory) -> tuple[Any, ...]:
     """What memories of one model have in common."""
-    return memory.row_shapes, memory.dtype, memory.device
+    tokens = 0 if memory.recent is None else memory.recent.size(1)
+    return memory.row_shapes, memory.dtype, memory.device, tokens
+
+
+def joined_counts(memories: Sequence[Memory]) -> dict[str, Any]:
+    """What is known of each lane beside its rows, of all memories side by side, by name."""
+    recent = [memory.recent for memory in memories if memory.recent is not None]
+    return {
+        "lengths": torch.cat([memory.lengths for memory in memories]),
+        "seen": torch.cat([memory.seen for memory in memories]),
+        "recent": torch.cat(recent) if recent else None,
+    }
 
 
 def register_memory(kind: type[Memory]) -> None:
     """Make the memory a pytree, so that torch can walk through it."""
 
     def taken_apart(memory: Memory) -> tuple[list[Any], Reach]:
-        return [tuple(memory.rows), memory.lengths, memory.seen], memory.reach
+        return [tuple(memory.rows), memory.lengths, memory.seen, memory.recent], memory.reach
 
     def put_together(parts: Iterable[Any], reach: Any) -> Memory:
-        rows, lengths, seen = parts
-        return kind.from_rows(rows, lengths, seen, reach)
+        rows, lengths, seen, recent = parts
+        return kind.from_rows(rows, lengths, seen, reach, recent)
 
     register_pytree_node(kind, taken_apart, put_together)
 

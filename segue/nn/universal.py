@@ -38,6 +38,7 @@ class UniversalTransformer(TransformerWithMemory):
         self.config = config
         self.vocabulary = Vocabulary(config)
         self.positions = XLPositions(config, 1, 1)
+        self.ngrams = None
         self.blocks = nn.ModuleList([Block(config)])
         self.recurrence = Recurrence(config)
         self.dropout = Dropout(config.dropout)

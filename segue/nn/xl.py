@@ -23,6 +23,7 @@ from segue.nn.language import LanguageModel, check_lanes
 from segue.nn.layout import HOST, SegmentLayout, checked_layout, positions
 from segue.nn.mask import AttentionMask, layer_masks
 from segue.nn.memory import Memory, StateMemory
+from segue.nn.ngrams import NGrams, no_tokens, recent_after
 from segue.nn.patterns import layer_patterns
 from segue.nn.positions import Positions, Relative, build_positions, check_places
 from segue.nn.vocab import Vocabulary
@@ -37,6 +38,7 @@ class Opened(NamedTuple):
     places: Tensor
     masks: list[AttentionMask]  # of each layer
     relative: tuple[Relative | None, ...]
+    recent: Tensor | None  # (B, n - 1) the last tokens when it has been read, for n-grams
 
 
 class TransformerWithMemory(LanguageModel):
@@ -45,6 +47,7 @@ class TransformerWithMemory(LanguageModel):
     config: XLConfig | UniversalConfig
     positions: Positions
     layer_tables: nn.ParameterList  # (V, C) of each layer but the first; none without `layer_embeddings`
+    ngrams: NGrams | None
     blocks: nn.ModuleList
     dropout: Dropout
 
@@ -72,7 +75,8 @@ class TransformerWithMemory(LanguageModel):
         ]  # a rank may hold a part of it only: zeros like it would be parts too
         empty = torch.zeros(lanes, held, self.config.width, dtype=table.dtype, device=table.device)
         counts = torch.full((lanes,), held, device=HOST)
-        return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach)
+        recent = no_tokens(lanes, self.ngram_length, table.device)
+        return StateMemory((empty,) * self.config.layers, counts, torch.zeros_like(counts), reach, recent)
 
     def opened(self, tokens: Tensor, memory: Memory, starts: Tensor | None, lengths: Tensor | None) -> Opened:
         """What all layers need to know of a segment (B, T)."""
@@ -88,17 +92,44 @@ class TransformerWithMemory(LanguageModel):
             begun, empty = fresh
             memory = memory.renewed(begun, empty.to(memory.device))
         places = self.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
-        hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
+        hidden = self.dropout(self.positions.embedded(self.embedded(tokens, memory, layout), places))
         masks = self.masks(memory, layout, hidden.device)
         relative = self.relative_keys(self.distances_of(memory, layout), memory.reach.clamp)
-        return Opened(hidden, memory, layout, places, masks, relative)
+        recent = recent_after(memory.recent, tokens, layout)
+        return Opened(hidden, memory, layout, places, masks, relative, recent)
+
+    def embedded(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> Tensor:
+        """(T, B, C) The vectors of tokens (B, T), and of the n-grams that end with them if the model has some."""
+        vectors = self.vocabulary.embed(tokens.T)
+        return vectors if self.ngrams is None else vectors + self.ngrams(tokens, memory, layout)
+
+    @property
+    def ngram_length(self) -> int:
+        """n, the tokens of the longest n-gram; 1 without n-grams."""
+        return 1 if self.ngrams is None else self.ngrams.config.ngrams
+
+    def check_memory(
+        self,
+        memory: Memory,
+        tokens: Tensor,
+        layers: int,
+        row: tuple[int, ...],
+        kind: torch.dtype | None = None,
+    ) -> None:
+        super().check_memory(memory, tokens, layers, row, kind)
+        held = 0 if memory.recent is None else memory.recent.size(1)
+        if held != self.ngram_length - 1:
+            raise InputError(
+                f"this model's memory carries {self.ngram_length - 1} tokens for n-grams; found {held}; "
+                "begin with model.start()"
+            )
 
     def closed(self, opened: Opened, hidden: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, StateMemory]:
         """The hidden states (B, T, C) of the layers' output (T, B, C), and the memory with their inputs (B, T, C)."""
         hidden, layout = self.dropout(hidden).transpose(0, 1), opened.layout
         if layout.padded is not None:
             hidden = hidden.masked_fill(layout.padded.to(hidden.device, non_blocking=True)[..., None], 0)
-        return hidden, opened.memory.extended(inputs, layout)
+        return hidden, opened.memory.extended(inputs, layout, opened.recent)
 
     def looks_back(self, reading: Reading) -> int | None:
         """Every layer sees farther than the one below; positions and blocks that are counted know the beginning."""
@@ -106,7 +137,7 @@ class TransformerWithMemory(LanguageModel):
         counts = self.config.position_encoding.counts or in_blocks or reading.reach.pinned > 0
         if counts and reading.reach.positions == "onward":
             return None
-        return reading.overlap(self.config.layers)
+        return reading.overlap(self.config.layers) + self.ngram_length - 1
 
     def relative_keys(self, keys: int, clamp: int | None) -> tuple[Relative | None, ...]:
         """How each block's attention knows the distances between S keys; None if it does not."""
@@ -178,6 +209,7 @@ class TransformerXL(TransformerWithMemory):
         self.positions = build_positions(config)
         further = config.layers - 1 if config.layer_embeddings else 0
         self.layer_tables = nn.ParameterList(torch.empty(config.vocab, config.width) for _ in range(further))
+        self.ngrams = NGrams(config) if config.ngrams > 1 else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
         initialise(self, config.init)
@@ -216,7 +248,7 @@ class TransformerXL(TransformerWithMemory):
 def initialise(model: nn.Module, spread: float, projections: float = 0.01) -> None:
     """The published start: weights N(0, spread), norms N(1, spread), projections N(0, 0.01), biases zero.
 
-    The layers' own embeddings begin with zero.
+    The layers' own embeddings and those of n-grams begin with zero.
     """
     for name, parameter in model.named_parameters():
         kind = name.rsplit(".", 1)[-1]
@@ -228,6 +260,7 @@ def initialise(model: nn.Module, spread: float, projections: float = 0.01) -> No
             kind in ("bias", "table_bias", "cluster_bias")
             or "vocabulary.biases" in name
             or "layer_tables" in name
+            or "ngrams.tables" in name
         ):
             nn.init.zeros_(parameter)
         else:
