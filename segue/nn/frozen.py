@@ -135,11 +135,12 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         """Read T tokens of each lane together."""
         model, size = self.model, layout.size
         places = model.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
-        hidden = model.positions.embedded(model.embedded(tokens, memory, layout), places)
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens.T), places)
+        ngrams = model.ngram_vectors(tokens, memory, layout)
         masks = model.masks(memory, layout, tokens.device)
         relative = self._relative_of(memory, layout)
         for number, (layer, slots) in enumerate(zip(self._layers, memory.slots(size), strict=True)):
-            hidden = model.layer_input(number, hidden, tokens.T, places)
+            hidden = model.layer_input(number, hidden, tokens.T, places, ngrams)
             hidden = layer.read(hidden, slots.rows, relative[number], masks[number])
         hidden = hidden.transpose(0, 1)
         if layout.padded is not None:
@@ -151,16 +152,18 @@ class FrozenXL(Engine["TransformerWithMemory"]):
         model, memory = self.model, memory.with_slots(1)
         places = model.token_positions(memory, layout)
         places = places[:, 0].to(tokens.device, non_blocking=True) if places.numel() else places
-        hidden = model.positions.embedded(model.embedded(tokens[:, None], memory, layout)[0], places)
+        hidden = model.positions.embedded(model.vocabulary.embed(tokens), places)
+        ngrams = model.ngram_vectors(tokens[:, None], memory, layout)
+        ngrams = None if ngrams is None else ngrams[0]
         recent = recent_after(memory.recent, tokens[:, None], layout)
         relative = self._relative_of(memory, layout)
         steps = self._native_steps(hidden)
         if steps is not None:
-            added = self._added(hidden, tokens, places)
+            added = self._added(hidden, tokens, places, ngrams)
             return steps(hidden, relative, memory, added)[:, None], memory.extended(layout, recent)
         parts = list(zip(*self._parts(memory), strict=True))
         for number, layer in enumerate(self._layers):
-            hidden = model.layer_input(number, hidden, tokens, places)
+            hidden = model.layer_input(number, hidden, tokens, places, ngrams)
             hidden = layer.step(hidden, relative[number], parts[number])
         return hidden[:, None], memory.extended(layout, recent)
 
@@ -172,12 +175,14 @@ class FrozenXL(Engine["TransformerWithMemory"]):
             self._native, self._asked_native = native_steps(self._layers), True
         return self._native
 
-    def _added(self, hidden: Tensor, tokens: Tensor, places: Tensor) -> Tensor | None:
-        """(N, B, C) What positions and tokens add to the inputs of each layer; None for nothing."""
-        if self.config.encoding != "per-layer" and not self.model.layer_tables:
+    def _added(self, hidden: Tensor, tokens: Tensor, places: Tensor, ngrams: Tensor | None) -> Tensor | None:
+        """(N, B, C) What positions, tokens and n-grams add to the inputs of each layer; None for nothing."""
+        if self.config.encoding != "per-layer" and not self.model.layer_tables and ngrams is None:
             return None
         nothing, layers = torch.zeros_like(hidden), range(len(self._layers))
-        return torch.stack([self.model.layer_input(number, nothing, tokens, places) for number in layers])
+        return torch.stack(
+            [self.model.layer_input(number, nothing, tokens, places, ngrams) for number in layers]
+        )
 
     def _parts(self, memory: KVMemory) -> list[Sequence[LanePart]]:
         """For each part of the memory, what each layer sees of it: the keys in its span, the newest to be written."""

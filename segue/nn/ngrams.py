@@ -1,12 +1,10 @@
-"""N-gram embeddings: vectors of the last 2 … n tokens together, found by a hash, added to the embedding of a token.
+"""N-gram embeddings: vectors of the last 2 … n tokens together, found by a hash, added to the input of every layer.
 
 A look-up multiplies nothing, so these parameters cost little time. Several n-grams may share a row of a table. Memory
 carries the last n - 1 tokens of each lane, whatever its reach, so that a segment boundary changes nothing.
 
-Letters: B lanes, T tokens in the segment, n tokens of the longest n-gram, C width.
+Letters: B lanes, T tokens in the segment, n tokens of the longest n-gram, C width, N layers.
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +19,11 @@ FACTOR = 1_000_003
 
 
 class NGrams(nn.Module):
-    """A table for each length of n-grams, from 2 on."""
+    """A table for each length of n-grams, from 2 on.
+
+    Most n-grams are rare, and Adam moves their rows far whenever they occur: times sqrt(C), as tokens have it, they
+    would be learned by heart (docs/LOG.md). So they are multiplied by less.
+    """
 
     def __init__(self, config: XLConfig) -> None:
         super().__init__()
@@ -30,14 +32,15 @@ class NGrams(nn.Module):
         self.tables = nn.ParameterList(torch.empty(config.ngram_rows, config.width) for _ in lengths)
 
     def forward(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> Tensor:
-        """(T, B, C) The sum of the vectors of all n-grams that end with each token (B, T)."""
+        """(T, B, C) The sum of the vectors of all n-grams that end with each token (B, T), times C^(1/4) / sqrt(N)."""
         contexts = self.contexts(tokens, memory, layout)
-        keys, vectors = contexts[0], torch.zeros((), device=tokens.device, dtype=self.tables[0].dtype)
+        keys, found = contexts[0], []
         for table, earlier in zip(self.tables, contexts[1:], strict=True):
             keys = keys * FACTOR + earlier  # 64-bit integers wrap around alike on every device
             rows = (keys ^ (keys >> 15)) % len(table)
-            vectors = vectors + F.embedding(rows.T, table)
-        return vectors * math.sqrt(self.config.width)
+            found.append(F.embedding(rows.T, table))
+        scale: float = self.config.width**0.25 / self.config.layers**0.5
+        return torch.stack(found).sum(dim=0) * scale
 
     def contexts(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> list[Tensor]:
         """N tensors (B, T): each token, the one before it, and so on; V where its document has none."""

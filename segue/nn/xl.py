@@ -38,6 +38,7 @@ class Opened(NamedTuple):
     places: Tensor
     masks: list[AttentionMask]  # of each layer
     relative: tuple[Relative | None, ...]
+    ngrams: Tensor | None  # (T, B, C) vectors of n-grams, for every layer
     recent: Tensor | None  # (B, n - 1) the last tokens when it has been read, for n-grams
 
 
@@ -51,12 +52,16 @@ class TransformerWithMemory(LanguageModel):
     blocks: nn.ModuleList
     dropout: Dropout
 
-    def layer_input(self, layer: int, hidden: Tensor, tokens: Tensor, places: Tensor) -> Tensor:
+    def layer_input(
+        self, layer: int, hidden: Tensor, tokens: Tensor, places: Tensor, ngrams: Tensor | None = None
+    ) -> Tensor:
         """What enters a layer (…, C): vectors of the positions (…) and of the tokens (…) are added to hidden states.
 
-        Memory keeps it, so a token need not be known any more once it has been read.
+        So are those of n-grams (…, C). Memory keeps the sum, so what was added need not be known any more later.
         """
         hidden = self.positions.layer_input(layer, hidden, places)
+        if ngrams is not None:
+            hidden = hidden + ngrams
         if not layer or not self.layer_tables:
             return hidden
         return hidden + F.embedding(tokens, self.layer_tables[layer - 1]) * math.sqrt(self.config.width)
@@ -92,16 +97,18 @@ class TransformerWithMemory(LanguageModel):
             begun, empty = fresh
             memory = memory.renewed(begun, empty.to(memory.device))
         places = self.token_positions(memory, layout).T.to(tokens.device, non_blocking=True)
-        hidden = self.dropout(self.positions.embedded(self.embedded(tokens, memory, layout), places))
+        hidden = self.dropout(self.positions.embedded(self.vocabulary.embed(tokens.T), places))
         masks = self.masks(memory, layout, hidden.device)
         relative = self.relative_keys(self.distances_of(memory, layout), memory.reach.clamp)
-        recent = recent_after(memory.recent, tokens, layout)
-        return Opened(hidden, memory, layout, places, masks, relative, recent)
+        ngrams, recent = (
+            self.ngram_vectors(tokens, memory, layout),
+            recent_after(memory.recent, tokens, layout),
+        )
+        return Opened(hidden, memory, layout, places, masks, relative, ngrams, recent)
 
-    def embedded(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> Tensor:
-        """(T, B, C) The vectors of tokens (B, T), and of the n-grams that end with them if the model has some."""
-        vectors = self.vocabulary.embed(tokens.T)
-        return vectors if self.ngrams is None else vectors + self.ngrams(tokens, memory, layout)
+    def ngram_vectors(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> Tensor | None:
+        """(T, B, C) What n-grams that end with the tokens (B, T) add to the input of every layer; None without any."""
+        return None if self.ngrams is None else self.ngrams(tokens, memory, layout)
 
     @property
     def ngram_length(self) -> int:
@@ -237,7 +244,7 @@ class TransformerXL(TransformerWithMemory):
         opened = self.opened(tokens, memory, starts, lengths)
         hidden, inputs = opened.hidden, []
         for layer, block in enumerate(self.blocks):
-            hidden = self.layer_input(layer, hidden, tokens.T, opened.places)
+            hidden = self.layer_input(layer, hidden, tokens.T, opened.places, opened.ngrams)
             inputs.append(hidden.transpose(0, 1))
             past = opened.memory.rows[layer].detach().transpose(0, 1)
             hidden = block(hidden, past, opened.relative[layer], opened.masks[layer])

@@ -44,6 +44,7 @@ def wide_shapes(draw: st.DrawFn) -> XLConfig:
         norm=draw(st.sampled_from(["post", "pre"])),
         biases=draw(st.sampled_from(["shared", "per-layer"])),
         layer_embeddings=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"ngrams": 3, "ngram_rows": 11}])),
     )
 
 
@@ -94,7 +95,8 @@ def test_steps_are_those_of_the_textbook(config: XLConfig, lanes: int, data: st.
 
 
 def _single(memory: KVMemory) -> KVMemory:
-    return KVMemory.from_rows([row.float() for row in memory.rows], memory.lengths, memory.seen, memory.reach)
+    rows = [row.float() for row in memory.rows]
+    return KVMemory.from_rows(rows, memory.lengths, memory.seen, memory.reach, memory.recent)
 
 
 @pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="no fbgemm here")

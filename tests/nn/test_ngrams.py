@@ -33,7 +33,7 @@ def textbook(model: TransformerXL, document: list[int], place: int) -> Tensor:
         key = key * 1_000_003 + (document[place - back] if place >= back else 13)
         key = (key + 2**63) % 2**64 - 2**63
         total = total + table[(key ^ (key >> 15)) % ROWS]
-    return 8**0.5 * total
+    return 8**0.25 / 2**0.5 * total
 
 
 @given(
@@ -47,18 +47,35 @@ def test_every_ngram_is_of_its_own_document_wherever_segments_are_cut(
     model, tokens = build(ngram_shape(ngrams)), some_tokens(1, 12)
     began = torch.zeros(1, 12, dtype=torch.bool)
     began[0, starts] = True
-    plain = model.vocabulary.embed(tokens)[0]
     memory, rows = model.start(reach=Reach(memory=12)), []
     for piece, begins in zip(
         torch.tensor_split(tokens, cuts, dim=1), torch.tensor_split(began, cuts, dim=1), strict=True
     ):
-        before = memory
+        vectors = model.opened(piece, memory, begins, None).ngrams
+        assert vectors is not None
+        rows.append(vectors[:, 0])
         _, memory = model(piece, memory, starts=begins)
-        rows.append(model.opened(piece, before, begins, None).hidden[:, 0])
     first = 0
-    for place, added in enumerate(torch.cat(rows) - plain):
+    for place, added in enumerate(torch.cat(rows)):
         first = place if began[0, place] else first
         assert_close(added, textbook(model, tokens[0, first:].tolist(), place - first))
+
+
+def test_they_are_added_to_the_input_of_every_layer() -> None:
+    model = build(ngram_shape())
+    plain = TransformerXL(shape()).double().eval()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    tokens = some_tokens(2, 6)
+    start = model.start(lanes=2, reach=Reach(memory=6))
+    _, memory = model(tokens, start)
+    vectors = model.ngram_vectors(tokens, start, SegmentLayout(2, 6))
+    assert vectors is not None
+    added = vectors.transpose(0, 1)
+    assert_close(memory.states[0], model.vocabulary.embed(tokens) + added)
+    hidden = memory.states[0].transpose(0, 1)
+    opened = plain.opened(tokens, plain.start(lanes=2, reach=Reach(memory=6)), None, None)
+    first = plain.blocks[0](hidden, hidden[:0], opened.relative[0], opened.masks[0]).transpose(0, 1)
+    assert_close(memory.states[1], first + added)
 
 
 def test_padding_is_no_part_of_an_ngram() -> None:
