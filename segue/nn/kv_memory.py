@@ -205,11 +205,11 @@ class KVMemory(Memory):
         check_joinable([self, fresh])
         if fresh.size or fresh.lanes != self.lanes:
             return super().renewed(lanes, fresh)
-        return replace(  # the rows stay where they are, masked
+        return replace(  # the rows stay where they are, masked; so do the last tokens, which `seen` hides
             self,
             lengths=torch.where(lanes, fresh.lengths, self.lengths),
             seen=torch.where(lanes, fresh.seen, self.seen),
-        )  # the last tokens too: nothing that was seen before a document's start is looked at
+        )
 
     def __reduce__(self) -> Any:
         """Copies and pickles hold the lanes' own rows: no free slots, and no lanes of others in the same buffer."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segue.config import XLConfig
-from segue.nn.layout import HOST, SegmentLayout, positions
+from segue.nn.layout import SegmentLayout, positions
 from segue.nn.memory import Memory, last, newest_before_padding, rows_at
 
 FACTOR = 1_000_003
@@ -21,8 +21,8 @@ FACTOR = 1_000_003
 class NGrams(nn.Module):
     """A table for each length of n-grams, from 2 on.
 
-    Most n-grams are rare, and Adam moves their rows far whenever they occur: times sqrt(C), as tokens have it, they
-    would be learned by heart (docs/LOG.md). So they are multiplied by less.
+    Most n-grams are rare, and Adam moves a row far whenever its n-gram occurs. Times sqrt(C), as tokens are, they
+    would be learned by heart (docs/LOG.md), so their factor is smaller.
     """
 
     def __init__(self, config: XLConfig) -> None:
@@ -43,7 +43,7 @@ class NGrams(nn.Module):
         return torch.stack(found).sum(dim=0) * scale
 
     def contexts(self, tokens: Tensor, memory: Memory, layout: SegmentLayout) -> list[Tensor]:
-        """N tensors (B, T): each token, the one before it, and so on; V where its document has none."""
+        """Tensors (B, T), n of them: each token, the one before it, and so on; V where its document has none."""
         assert memory.recent is not None
         before, size = self.config.ngrams - 1, layout.size
         joined = torch.cat([memory.recent, tokens.long()], dim=1)
@@ -66,5 +66,5 @@ def recent_after(recent: Tensor | None, tokens: Tensor, layout: SegmentLayout) -
         return None
     joined, count = torch.cat([recent, tokens.long()], dim=1), recent.size(1)
     if layout.lengths is None:
-        return last(joined, count)
-    return rows_at(joined, newest_before_padding(count + layout.counts.to(HOST), count))
+        return last(joined, count).contiguous()
+    return rows_at(joined, newest_before_padding(count + layout.counts, count))

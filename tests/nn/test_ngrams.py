@@ -103,6 +103,7 @@ def test_the_last_tokens_are_carried_by_every_copy_of_a_memory() -> None:
     _, memory = model(tokens[:, :4], model.start(lanes=2, reach=REACH))
     _, keys = model.frozen()(tokens[:, :4], model.frozen().start(lanes=2, reach=REACH))
     wanted = tokens[:, 2:4].tolist()
+    assert all(tensor.is_contiguous() for tensor in memory.tensors().values())  # safetensors refuses others
     restored = StateMemory.from_tensors(memory.tensors(), REACH)
     for one in (
         memory,
