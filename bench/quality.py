@@ -5,7 +5,7 @@
     make quality DATA=data/enwik8-bpe MORE="--minutes 5"  # a quick look
     make quality-peers DATA=data/enwik8-bpe MORE="--only x-transformers --set lanes=32 learning_rate=4e-3 --split valid"
 
-    python bench/quality.py --data data/enwik8-bpe8k --only segue --preset enwik8-cpu-8k --keep runs/half-hour
+    python bench/quality.py --data data/enwik8-bpe --only segue --preset enwik8-cpu-ngrams --keep runs/half-hour
 
 A peer's learning rate schedule follows the clock and ends with its time; ours is timed for a few steps first and gets
 as many steps as fit. All read the same tokens, in lanes of one stream, with memory across segments, and are scored in
