@@ -27,13 +27,13 @@ SCORED = {True: 20_000, False: 200_000}
 
 
 def measure(setting: Setting) -> Results:
-    ours, split = [], setting.corpus.header.splits["train"]
+    ours = []
     for name, rows in (("ablation", _from_ablation), ("recl", _from_recl), ("adaptation", _from_adaptation)):
         record = read_record(setting.output, name)
         if record is not None and not version_mismatch(
             record, experiment(name)
         ):  # another version may have another shape
-            ours += [_with_facts(record, row, split.bytes / split.tokens) for row in rows(record.results)]
+            ours += [_with_facts(record, row, setting) for row in rows(record.results)]
     for number, run in enumerate(setting.runs):
         setting.report("given runs", number, len(setting.runs))
         ours.append(_from_run(setting, run))
@@ -64,15 +64,17 @@ def models_figures(path: Path) -> Results:
         ) from None
 
 
-def _with_facts(record: Record, row: Results, bytes_per_token: float) -> Results:
-    """A row of an experiment with the columns that all rows have."""
+def _with_facts(record: Record, row: Results, setting: Setting) -> Results:
+    """A row of an experiment with the columns that all rows have; bytes only of tokens of the same corpus."""
     tokens, seconds = row.pop("tokens"), row.pop("seconds")
+    header = setting.corpus.header
+    split, same = header.splits["train"], record.setting["data"]["checksums"] == header.checksums
     return {
         **row,
         "data": record.setting["data"]["source"],
         "word perplexity": None,
         "valid": None,
-        "training bytes": None if tokens is None else tokens * bytes_per_token,
+        "training bytes": tokens * split.bytes / split.tokens if same and tokens is not None else None,
         "cpu hours": None if seconds is None else seconds * record.machine["threads"] / 3600,
         "from": record.experiment,
         "quick": record.setting["quick"],
@@ -97,13 +99,13 @@ def _from_ablation(results: Results) -> Iterator[Results]:
 
 def _from_recl(results: Results) -> Iterator[Results]:
     """One row for each architecture."""
-    for name, architecture in results["kinds"].items():
+    for name, facts in results["models"].items():
         yield {
             "model": name,
-            "bits per byte": mean([one["bits"][name] for one in results["seeds"]]),
-            "parameters": architecture["parameters"],
+            "bits per byte": facts["bits"],
+            "parameters": facts["parameters"],
             "tokens": results["tokens"],
-            "seconds": mean([one["seconds"][name] for one in results["seeds"]]),
+            "seconds": facts["seconds"],
             "scored tokens": results["scored"],
         }
 

@@ -27,6 +27,17 @@ def test_the_sets_that_are_named_are_those_that_are_shown() -> None:
     assert "five" not in results.EXPERIMENT.claim
 
 
+def test_records_of_every_experiment_that_is_shown_give_their_rows(tmp_path: Path) -> None:
+    """The committed records have the shape that today's experiments write: a test of theirs holds their versions."""
+    committed = Path(__file__).parents[2] / "docs" / "results" / "lab"
+    for name in ("ablation", "recl", "adaptation", "words"):
+        (tmp_path / f"{name}.json").write_bytes((committed / f"{name}.json").read_bytes())
+    shown = results.measure(Setting(make_corpus(tmp_path), tmp_path, quick=True))
+    assert {row["from"] for row in shown["ours"]} == {"ablation", "recl", "adaptation"}
+    assert all(row["bits per byte"] > 1 and row["training bytes"] is None for row in shown["ours"])
+    assert shown["words"]["rows"]
+
+
 def published_rows(block: Table) -> dict[str, list[str]]:
     return {row[0]: list(row) for row in block.rows}
 
