@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.evaluate import Score
     from segue.infer.invariant import Invariant
+    from segue.infer.ngram_mixture import Mixture
     from segue.kinds import TaskKind
     from segue.nn.engine import Engine
     from segue.nn.language import LanguageModel
     from segue.text.corpus import Corpus
 
-    Mode = Literal["sliding"] | int | Dynamic | Cache | Invariant
+    Mode = Literal["sliding"] | int | Dynamic | Cache | Mixture | Invariant
     """A sliding window, a number of lanes with memory, an adaptation, or lanes that do not show in the result."""
 
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
@@ -69,6 +70,14 @@ def evaluate(
     cache_flatness: Annotated[
         float, typer.Option(help="Flatness θ of the cache: scales the dot products in its softmax.")
     ] = 0.3,
+    ngrams: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=16,
+            help="Mix in the training split's n-grams up to this order; 0 for none. Try 6 with BPE.",
+        ),
+    ] = 0,
     lanes: Annotated[
         int, typer.Option(help="Parts of the split that are read in parallel; the score stays the same.")
     ] = 1,
@@ -112,6 +121,7 @@ def evaluate(
     from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.invariant import Invariant
+    from segue.infer.ngram_mixture import MixedScore, Mixture
     from segue.launch import local_device
 
     task, rounded = task_of(run), int8 or kv_cache != "exact"
@@ -128,12 +138,16 @@ def evaluate(
         mode = Dynamic(learning_rate=learning_rate, decay=decay)
     elif cache:
         mode = Cache(size=cache, weight=cache_weight, flatness=cache_flatness)
+    elif ngrams:
+        mode = Mixture(order=ngrams, lanes=lanes)
     with process_group() as ranks, Progress("tokens") as progress:
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
-            _check_modes(ranks.world_size, sliding, dynamic, cache > 0, lanes > 1)
-            _check_invariant(invariant, ranks.world_size, sliding or dynamic or cache > 0 or rounded)
+            _check_modes(ranks.world_size, sliding, dynamic, cache > 0, ngrams > 0, lanes=lanes)
+            _check_invariant(
+                invariant, ranks.world_size, sliding or dynamic or cache > 0 or ngrams > 0 or rounded
+            )
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
@@ -144,8 +158,16 @@ def evaluate(
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
-    name = "sliding" if sliding else "dynamic" if dynamic else "cache" if cache else "memory"
+    name = next(
+        (way for way, on in {"sliding": sliding, "dynamic": dynamic, "cache": cache}.items() if on), "memory"
+    )
     facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
+    if isinstance(mode, Mixture) and isinstance(score, MixedScore):
+        facts |= {
+            "ngrams": mode.order,
+            "bits_per_token_without_ngrams": score.alone.bits_per_token,
+            "share_of_model": score.share,
+        }
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
     echo(json.dumps(facts) if as_json else _text(facts))
@@ -171,17 +193,22 @@ def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":
 def _check_invariant(wanted: bool, ranks: int, otherwise: bool) -> None:
     if wanted and otherwise:
         raise InputError(
-            "--invariant does not go with --sliding, --dynamic, --cache, --int8 or --kv-cache; choose one"
+            "--invariant does not go with --sliding, --dynamic, --cache, --ngrams, --int8 or --kv-cache; choose one"
         )
     if wanted and ranks > 1:
         raise InputError("--invariant runs in one process only, not under torchrun")
 
 
-def _check_modes(ranks: int, *chosen: bool) -> None:
-    if sum(chosen) > 1:
-        raise InputError("--sliding, --dynamic, --cache and --lanes exclude each other; choose one")
-    if ranks > 1 and any(chosen[:3]):
-        raise InputError("--sliding, --dynamic and --cache run in one process only, not under torchrun")
+def _check_modes(ranks: int, *chosen: bool, lanes: int) -> None:
+    *without_lanes, _ = chosen  # n-grams go with lanes
+    if sum(chosen) > 1 or (any(without_lanes) and lanes > 1):
+        raise InputError(
+            "--sliding, --dynamic, --cache and --ngrams or --lanes exclude each other; choose one"
+        )
+    if ranks > 1 and any(chosen):
+        raise InputError(
+            "--sliding, --dynamic, --cache and --ngrams run in one process only, not under torchrun"
+        )
 
 
 def _scored(
@@ -199,6 +226,7 @@ def _scored(
     from segue.infer.evaluate import evaluate as evaluate_stream
     from segue.infer.evaluate import evaluate_sliding
     from segue.infer.invariant import Invariant, evaluate_invariant
+    from segue.infer.ngram_mixture import Mixture, evaluate_mixed
     from segue.nn.language import LanguageModel
 
     stream = corpus.stream(split)
@@ -213,6 +241,8 @@ def _scored(
         return adapt.evaluate_dynamic(model, stream, reading, squares, mode, limit=limit, report=report)
     if isinstance(mode, adapt.Cache):
         return adapt.evaluate_cached(model, stream, reading, mode, limit=limit, report=report)
+    if isinstance(mode, Mixture):
+        return evaluate_mixed(model, corpus, split, reading, mode, limit=limit, report=report)
     if isinstance(mode, Invariant):
         return evaluate_invariant(model, stream, reading, mode, limit=limit, report=report)
     assert isinstance(mode, int)
@@ -243,12 +273,26 @@ def _text(facts: dict[str, Any]) -> str:
     words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
     steps = f"; {facts['mean_steps']:.2f} steps per token" if facts["mean_steps"] is not None else ""
     ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} warm-up tokens" if "ranks" in facts else ""
+    ngrams = _ngrams_text(facts) if "ngrams" in facts else ""
     reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     return (
         f"{facts['split']}: {bits}{facts['bits_per_token']:.4f} bits per token, "
         f"perplexity {facts['perplexity']:.3f}{words}\n"
         f"{facts['tokens']:,} tokens{size} scored in {facts['seconds']:.1f} s; "
-        f"{facts['way']}, segment {facts['segment']}, {reach}{steps}{ranks}"
+        f"{facts['way']}, segment {facts['segment']}, {reach}{steps}{ranks}{ngrams}"
+    )
+
+
+def _ngrams_text(facts: dict[str, Any]) -> str:
+    alone = facts["bits_per_token_without_ngrams"]
+    bits = (
+        f"{alone * facts['tokens'] / facts['bytes']:.4f} bits per byte"
+        if facts["bytes"]
+        else f"{alone:.4f} bits per token"
+    )
+    return (
+        f"\nmixed with n-grams up to order {facts['ngrams']}, weighed on the validation split; the model alone: {bits} "
+        f"(its mean share: {100 * facts['share_of_model']:.0f} %)"
     )
 
 

@@ -86,7 +86,8 @@ def segments(stream: Stream, reading: Reading, limit: int, *, documents: bool = 
         if begin == end:  # a document that starts where a segment does anyway
             continue
         tokens = torch.from_numpy(np.asarray(stream.ids[begin : end + 1]).astype(np.int64))[None]
-        yield Segment(tokens[:, :-1], tokens[:, 1:], _starts(stream, begin, end, documents))
+        starts, places = _starts(stream, begin, end, documents), np.arange(begin, end)[None]
+        yield Segment(tokens[:, :-1], tokens[:, 1:], starts, places=places)
 
 
 def _starts(stream: Stream, begin: int, end: int, documents: bool) -> Tensor | None:
@@ -135,7 +136,6 @@ def evaluate(
     return replace(score, mean_steps=ranks.all_reduce_sum(counter.total.steps) / total)
 
 
-@torch.no_grad()
 def surprises(
     model: LanguageModel | Engine[Any],
     stream: Stream,
@@ -148,6 +148,41 @@ def surprises(
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """The cross-entropy of the first `total` targets, segment by segment, in float64; in order if there is one lane."""
+    pieces = _read_on(model, stream, reading, total, lanes=lanes, documents=documents, read=read, ranks=ranks)
+    return (nats for nats, _ in pieces)
+
+
+def surprises_by_place(
+    model: LanguageModel | Engine[Any],
+    stream: Stream,
+    reading: Reading,
+    total: int,
+    *,
+    lanes: int = 1,
+    report: Report = silent,
+) -> Tensor:
+    """(total,) The cross-entropy of the first `total` targets, in their order, whatever the lanes."""
+    ordered, done = torch.zeros(total, dtype=torch.float64), 0
+    for nats, places in _read_on(model, stream, reading, total, lanes=lanes):
+        ordered[torch.from_numpy(places)] = nats
+        done += len(nats)
+        report("evaluating", done, total)
+    return ordered
+
+
+@torch.no_grad()
+def _read_on(
+    model: LanguageModel | Engine[Any],
+    stream: Stream,
+    reading: Reading,
+    total: int,
+    *,
+    lanes: int,
+    documents: bool = True,
+    read: Read | None = None,
+    ranks: Ranks = ALONE,
+) -> Iterator[tuple[Tensor, np.ndarray[Any, Any]]]:
+    """The cross-entropy of the targets, segment by segment, in float64; and the places of the tokens before them."""
     reading = reading.model_copy(update={"segment": reading.chunk})
     if read is None:
         model = model.frozen()
@@ -160,7 +195,9 @@ def surprises(
     )
     for segment in plan:
         nats, memory = read(segment, memory)
-        yield nats.double().cpu()[segment.targets >= 0]
+        wanted = segment.targets >= 0
+        assert segment.places is not None
+        yield nats.double().cpu()[wanted], segment.places[wanted.numpy()]
 
 
 def _surprise(model: Engine[Any], segment: Segment, memory: Memory) -> tuple[Tensor, Memory]:
@@ -222,7 +259,7 @@ def _side_by_side(
         unscored = torch.from_numpy(~real) if moment >= 0 else torch.ones_like(targets, dtype=torch.bool)
         starts = torch.from_numpy(real & (places > 0) & stream.begins(places)) if documents else None
         lengths = None if real.all() else torch.from_numpy(real.sum(axis=1))
-        yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths)
+        yield Segment(tokens, targets.masked_fill(unscored, -1), starts, lengths, places)
 
 
 def evaluate_sliding(

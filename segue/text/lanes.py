@@ -6,6 +6,7 @@ Letters: B lanes, T tokens in the segment.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ class Segment:
     targets: Tensor  # (B, T)
     starts: Tensor | None = None  # (B, T): whether a document begins here
     lengths: Tensor | None = None  # (B,): the tokens after are padding
+    places: np.ndarray[Any, Any] | None = (
+        None  # (B, T): where the tokens lie in the stream, if that was asked for
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,7 @@ def test_it_is_scored_every_way(trained: Path) -> None:
         "sliding": ["--sliding", "--limit", 300],
         "dynamic": ["--dynamic", "--learning-rate", 0],
         "cache": ["--cache", 500],
+        "ngrams": ["--ngrams", 5, "--lanes", 2],
     }
     scores = {
         way: json.loads(segue("eval", trained / "run", "--json", *words)) for way, words in ways.items()
@@ -65,6 +66,11 @@ def test_it_is_scored_every_way(trained: Path) -> None:
     assert bits["isolated"] > bits["memory"]
     assert scores["memory"]["tokens"] == scores["cache"]["tokens"] == scores["memory"]["bytes"]
     assert scores["sliding"]["tokens"] == 300
+    assert bits["ngrams"] < bits["memory"]
+    alone = scores["ngrams"]["bits_per_token_without_ngrams"]
+    assert alone == pytest.approx(scores["memory"]["bits_per_token"], abs=1e-4)
+    said = segue("eval", trained / "run", "--ngrams", 2, "--limit", 500)
+    assert "mixed with n-grams up to order 2" in said
 
 
 def test_a_line_that_does_not_belong_is_found(trained: Path) -> None:
@@ -111,6 +117,8 @@ def test_mistakes_along_the_way_are_one_line(
         ),
         ("no split 'tset'; it has train, valid, test", ["eval", run, "--split", "tset"]),
         ("exclude each other; choose one", ["eval", run, "--sliding", "--dynamic"]),
+        ("exclude each other; choose one", ["eval", run, "--ngrams", 3, "--cache", 9]),
+        ("score another split", ["eval", run, "--ngrams", 3, "--split", "valid"]),
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
         ("is not available", ["eval", run, "--device", "cuda:7"]),
     ]
