@@ -18,6 +18,9 @@ Array = np.ndarray[Any, Any]
 ABSENT = -1
 """The number of an n-gram that is not in the text."""
 
+MOST = 2**31 - 1
+"""Tokens of a text, at most: numbers and counts of n-grams have 32 bits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Level:
@@ -66,10 +69,7 @@ class NGramCounts:
 
     def lookup(self, ids: Array, before: int) -> Lookup:
         """Look up each token of a text but the first `before`, which are context only."""
-        ids, prefixes = (
-            ids.astype(np.int64),
-            np.zeros(len(ids), np.int64),
-        )  # each prefix ends before its token
+        ids, prefixes = ids.astype(np.int64), np.zeros(len(ids), np.int64)  # a prefix ends before its token
         counts, columns = np.array([self.size]), []
         for level in self.levels:
             numbers = level.numbers(prefixes, ids)
@@ -85,16 +85,17 @@ def _of(values: Array, numbers: Array) -> Array:
 
 def count_ngrams(ids: Array, vocab: int, order: int, report: Report = silent) -> NGramCounts:
     """Count all n-grams of a text up to an order. Each level is one sort of N numbers."""
-    if not 1 <= order <= len(ids):
+    if not 1 <= order <= len(ids) <= MOST:
         raise InputError(
-            f"n-grams of order {order} of {len(ids):,} tokens; give an order from 1 to the text's length"
+            f"n-grams of order {order} of {len(ids):,} tokens cannot be counted; give an order from 1 to the number of "
+            f"tokens, of which there may be {MOST:,} at most"
         )
     tokens, numbers, prefixes, levels = ids.astype(np.int64), np.zeros(len(ids), np.int64), 1, []
     for level in range(order):
         report("counting n-grams", level * len(ids), order * len(ids))
         keys = (
             np.roll(numbers, 1) * vocab + tokens
-        )  # the n-gram that ends here: its prefix ended one token before
+        )  # n-grams that end here: the prefix ended one token before
         by_key = np.argsort(keys)
         ordered = keys[by_key]
         first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
