@@ -137,7 +137,7 @@ def test_the_command_line_under_torchrun(corpus: Path, tmp_path: Path) -> None:
     assert (shared["ranks"], shared["overlap"], ended[1].said) == (2, 48, "")
     refused(
         on_ranks(2, tmp_path, command, *words, "--dynamic"),
-        "--sliding, --dynamic and --cache run in one process only, not under torchrun",
+        "--sliding, --dynamic, --cache and --ngrams run in one process only, not under torchrun",
     )
 
 

@@ -121,18 +121,16 @@ def evaluate(
     from segue.distributed import process_group
     from segue.infer.adapt import Cache, Dynamic
     from segue.infer.invariant import Invariant
-    from segue.infer.ngram_mixture import MixedScore, Mixture
+    from segue.infer.ngram_mixture import Mixture
     from segue.launch import local_device
 
     task, rounded = task_of(run), int8 or kv_cache != "exact"
     _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
         use(threads, device)
-        if task == "encoding":
-            evaluate_encoder(run, data, split, limit, device, as_json, picture)
-        else:
-            evaluate_translator(run, data, split, device, metric or "bleu", as_json)
+        _evaluate_other(task, run, data, split, limit, device, metric, as_json, picture)
         return
+    ways = {"sliding": sliding, "dynamic": dynamic, "cache": cache > 0, "ngrams": ngrams > 0}
     mode: Mode = "sliding" if sliding else Invariant(lanes) if invariant else lanes
     if dynamic:
         mode = Dynamic(learning_rate=learning_rate, decay=decay)
@@ -144,10 +142,8 @@ def evaluate(
 
         def opened() -> "tuple[Bundle, Corpus]":
             use(threads, local_device(device))
-            _check_modes(ranks.world_size, sliding, dynamic, cache > 0, ngrams > 0, lanes=lanes)
-            _check_invariant(
-                invariant, ranks.world_size, sliding or dynamic or cache > 0 or ngrams > 0 or rounded
-            )
+            _check_modes(ranks.world_size, ways, lanes)
+            _check_invariant(invariant, ranks.world_size, any(ways.values()) or rounded)
             bundle = placed(load(run), local_device(device))
             return bundle, corpus_of(run, data, bundle)
 
@@ -158,19 +154,29 @@ def evaluate(
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
-    name = next(
-        (way for way, on in {"sliding": sliding, "dynamic": dynamic, "cache": cache}.items() if on), "memory"
-    )
-    facts = _facts(score, name, reading) | {"split": split, "seconds": time.monotonic() - begin}
-    if isinstance(mode, Mixture) and isinstance(score, MixedScore):
-        facts |= {
-            "ngrams": mode.order,
-            "bits_per_token_without_ngrams": score.alone.bits_per_token,
-            "share_of_model": score.share,
-        }
+    way = next((name for name, chosen in ways.items() if chosen), "memory")
+    facts = _facts(score, way, reading) | {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
     echo(json.dumps(facts) if as_json else _text(facts))
+
+
+def _evaluate_other(
+    task: "TaskKind",
+    run: Path,
+    data: Path | None,
+    split: str,
+    limit: int | None,
+    device: str,
+    metric: Metric | None,
+    as_json: bool,
+    picture: Path | None,
+) -> None:
+    """Evaluate what is no language model."""
+    if task == "encoding":
+        evaluate_encoder(run, data, split, limit, device, as_json, picture)
+    else:
+        evaluate_translator(run, data, split, device, metric or "bleu", as_json)
 
 
 def _check_options(
@@ -199,13 +205,12 @@ def _check_invariant(wanted: bool, ranks: int, otherwise: bool) -> None:
         raise InputError("--invariant runs in one process only, not under torchrun")
 
 
-def _check_modes(ranks: int, *chosen: bool, lanes: int) -> None:
-    *without_lanes, _ = chosen  # n-grams go with lanes
-    if sum(chosen) > 1 or (any(without_lanes) and lanes > 1):
+def _check_modes(ranks: int, ways: dict[str, bool], lanes: int) -> None:
+    if sum(ways.values()) + (lanes > 1 and not ways["ngrams"]) > 1:
         raise InputError(
-            "--sliding, --dynamic, --cache and --ngrams or --lanes exclude each other; choose one"
+            "--sliding, --dynamic, --cache, and --ngrams or --lanes exclude each other; choose one"
         )
-    if ranks > 1 and any(chosen):
+    if ranks > 1 and any(ways.values()):
         raise InputError(
             "--sliding, --dynamic, --cache and --ngrams run in one process only, not under torchrun"
         )
@@ -251,6 +256,13 @@ def _scored(
 
 
 def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
+    from segue.infer.ngram_mixture import MixedScore
+
+    mixed = isinstance(score, MixedScore) and {
+        "ngrams": score.order,
+        "bits_per_token_without_ngrams": score.alone.bits_per_token,
+        "share_of_model": score.share,
+    }
     return {
         "bits_per_byte": None if score.bytes is None else score.bits_per_byte,
         "bits_per_token": score.bits_per_token,
@@ -263,6 +275,7 @@ def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
         "way": mode,
         "segment": reading.segment,
         **reading.reach.model_dump(mode="json"),
+        **(mixed or {}),
     }
 
 

@@ -44,6 +44,7 @@ class Mixture(Settings):
 class MixedScore(Score):
     """The score with n-grams, beside that of the model alone."""
 
+    order: int
     alone: Score
     share: float  # the model's, on average
 
@@ -146,5 +147,11 @@ def evaluate_mixed(
             shares += gate.logshares(known)[:, -1].exp().sum().item()
     mixed, alone = (scored(stream, nat, len(nats)) for nat in (total, nats.sum().item()))
     return MixedScore(
-        mixed.nats, mixed.tokens, mixed.bytes, mixed.words, alone=alone, share=shares / len(nats)
+        mixed.nats,
+        mixed.tokens,
+        mixed.bytes,
+        mixed.words,
+        order=mixture.order,
+        alone=alone,
+        share=shares / len(nats),
     )
