@@ -81,7 +81,7 @@ class Gate(nn.Module):
         return -(self.logshares(counted) + logprobs).logsumexp(dim=1)
 
 
-def counted(counts: NGramCounts, ids: np.ndarray[Any, Any], begin: int, end: int) -> Counted:
+def look_up(counts: NGramCounts, ids: np.ndarray[Any, Any], begin: int, end: int) -> Counted:
     """What was counted about the tokens from `begin` to `end` of a text."""
     first = max(0, begin - len(counts.levels) + 1)
     found = counts.lookup(np.asarray(ids[first:end]), begin - first)
@@ -97,7 +97,7 @@ def fitted_gate(
     counts: NGramCounts, stream: Stream, nats: Tensor, mixture: Mixture, report: Report = silent
 ) -> Gate:
     """The gate with which the mixture predicts a stream best, given the cross-entropy of the model there."""
-    known = counted(counts, stream.ids, 1, len(nats) + 1)
+    known = look_up(counts, stream.ids, 1, len(nats) + 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         gate = Gate(mixture.order, mixture.width)
@@ -142,7 +142,7 @@ def evaluate_mixed(
     with torch.no_grad():
         for begin in range(0, len(nats), BLOCK):
             own = nats[begin : begin + BLOCK]
-            known = counted(counts, stream.ids, begin + 1, begin + 1 + len(own))
+            known = look_up(counts, stream.ids, begin + 1, begin + 1 + len(own))
             total += gate(known, own).sum().item()
             shares += gate.logshares(known)[:, -1].exp().sum().item()
     mixed, alone = (scored(stream, nat, len(nats)) for nat in (total, nats.sum().item()))

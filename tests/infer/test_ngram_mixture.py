@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from segue.config import Reach, Reading
 from segue.errors import InputError, SegueError
 from segue.infer.evaluate import evaluate, surprises, surprises_by_place
-from segue.infer.ngram_mixture import Gate, Mixture, counted, evaluate_mixed
+from segue.infer.ngram_mixture import Gate, Mixture, evaluate_mixed, look_up
 from segue.progress import silent
 from segue.text.corpus import Corpus, open_corpus
 from segue.text.ngram_counts import count_ngrams
@@ -55,7 +55,7 @@ def test_the_mixture_is_a_distribution(text: list[int], context: list[int], orde
     model = torch.randn(5, dtype=torch.float64).log_softmax(dim=0)
     ids = [np.array([*context, token], np.uint8) for token in range(5)]
     nats = [
-        gate(counted(counts, one, len(context), len(one)), -model[[token]]) for token, one in enumerate(ids)
+        gate(look_up(counts, one, len(context), len(one)), -model[[token]]) for token, one in enumerate(ids)
     ]
     assert torch.cat(nats).neg().exp().sum().item() == pytest.approx(1, abs=1e-12)
 
