@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from runs import make_corpus, make_pairs
 from support import EXAMPLES
 
-torch.set_num_threads(1)
 settings.register_profile(
     "segue",
     deadline=None,
@@ -19,6 +18,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("segue")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """One thread for every test and its fixtures: commands set their own, and last bits depend on it."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
