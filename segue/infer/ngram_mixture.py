@@ -109,7 +109,7 @@ def fitted_gate(
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-            report("fitting the gate", step + 1, mixture.steps)
+            report("fitting the gate", (step + 1) * mixture.batch, mixture.steps * mixture.batch)
     return gate
 
 
