@@ -32,6 +32,8 @@ NAMES = {
 }
 """The terms of both kinds of attention, in the order of the papers."""
 
+OWNERS = {"xl": "Transformer-XL's", "absolute": "Absolute attention's"}
+
 SETS = (TERMS, *(TERMS.replace(one, "") for one in TERMS), *TERMS)
 """The terms that a variant keeps: all, all but one, one alone."""
 
@@ -200,17 +202,28 @@ def tell(results: Results) -> list[Block]:
         "memory; absolute positions restart in isolated segments, and are added in every layer for queries and keys "
         "alone, so that their terms can be taken apart.",
         *(_verdict(side, name, one) for name, side in sides.items() for one in TERMS),
+        *(_places_verdict(side, name) for name, side in sides.items()),
         *(_table(side, name) for name, side in sides.items()),
     ]
 
 
 def _verdict(side: Results, name: str, term: str) -> Verdict:
     complete, without = side[TERMS]["bits"], side[TERMS.replace(term, "")]["bits"]
-    of = "Transformer-XL's" if name == "xl" else "Absolute attention's"
     return Verdict(
-        f"{of} term {NAMES[name][term]} is worth having.",
+        f"{OWNERS[name]} term {NAMES[name][term]} is worth having.",
         fewer_bits(complete, without),
         f"{plus_minus(complete)} bits with all terms, {plus_minus(without)} without it; {seed_count(complete)}",
+    )
+
+
+def _places_verdict(side: Results, name: str) -> Verdict:
+    """The term of places alone, (d), against the term of content alone, (a)."""
+    places, content = side["d"]["bits"], side["a"]["bits"]
+    return Verdict(
+        f"{OWNERS[name]} term of places alone is worth more than its term of content alone.",
+        fewer_bits(places, content),
+        f"{plus_minus(places)} bits with {NAMES[name]['d']} alone, {plus_minus(content)} with {NAMES[name]['a']} "
+        f"alone; {seed_count(places)}",
     )
 
 

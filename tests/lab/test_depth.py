@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from segue.lab.depth import ADAPTIVE, GENERATORS, MODELS, followed, read, scored, sequences, table, tell
+from segue.lab.depth import (
+    ADAPTIVE,
+    GENERATORS,
+    MODELS,
+    followed,
+    read,
+    scored,
+    second_at_most,
+    sequences,
+    table,
+    tell,
+)
 from segue.lab.experiment import Results, Verdict
 from segue.nn.models import build_language_model
 
@@ -31,8 +42,20 @@ def _all_of_five() -> list[tuple[int, ...]]:
     return list(permutations(range(5)))
 
 
-def test_followed_counts_the_first_places() -> None:
-    assert [followed(shares) for shares in ([1.0, 0.95, 0.2, 1.0], [0.1, 1.0], [1.0, 0.9])] == [2, 0, 2]
+def test_followed_counts_places() -> None:
+    assert [followed(shares) for shares in ([1.0, 0.95, 0.2, 1.0], [0.1, 1.0], [1.0, 0.9])] == [3, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["1 layer", "4 layers", "one block, 8 steps"])
+def test_without_a_mark_of_the_beginning_attention_cannot_count_to_two(name: str) -> None:
+    """What `second_at_most` says of second answers: `x x` gives the hidden state of `x`."""
+    torch.manual_seed(0)
+    model = build_language_model(MODELS[name].config).double().eval()
+    hidden, _ = read(MODELS[name], model, torch.tensor([[1, 1], [1, 2]]))
+    torch.testing.assert_close(hidden[0, 1], hidden[0, 0], rtol=0, atol=1e-12)
+    assert (hidden[1, 1] - hidden[1, 0]).abs().max() > 1e-3
+    assert second_at_most("Z2") == 3 / 4
+    assert second_at_most("S5") == 13 / 16
 
 
 @pytest.mark.parametrize("name", MODELS)
