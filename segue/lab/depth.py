@@ -19,7 +19,7 @@ from torch import Tensor
 from segue.config import LanguageConfig, Reach, RecurrentConfig, UniversalConfig, XLConfig
 from segue.footprint import parameters
 from segue.lab.cache import cached
-from segue.lab.drawing import canvas
+from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.statistics import always_lower, mean, plus_minus, seed_count
 from segue.lab.train_loop import optimize, short_schedule
@@ -240,7 +240,7 @@ def _farther(hard: Mapping[str, Sequence[int]], names: Sequence[str]) -> bool:
 def _second_place(models: Mapping[str, Sequence[Sequence[float]]]) -> str:
     shares = [seed[1] for name, seeds in models.items() if name != "LSTM" for seed in seeds]
     return (
-        "Nothing marks where a sequence begins, so attention, whose weights sum to 1, cannot tell `x x` from `x`: "
+        "Nothing marks where a sequence begins, so attention, whose weights sum to 1, cannot tell “x x” from “x”: "
         f"of the second answers it can have {second_at_most('S5'):.2f} right (arithmetic), and the best "
         f"Transformer has {max(shares):.2f}. Other tokens beside them mark the places that follow."
     )
@@ -310,16 +310,20 @@ def _depth_text(depth: int, *, adaptive: bool) -> str:
 
 
 def draw(results: Results) -> list[Picture]:
-    groups = list(results["right"])
+    groups, names = list(results["right"]), list(results["depths"])
     figure, axes = canvas(1, len(groups), width=4 * len(groups) + 1, height=3.6)
     places = range(1, results["length"] + 1)
     for axis, group in zip(axes, groups, strict=True):
         for name, seeds in results["right"][group].items():
             shares = [mean(column) for column in zip(*seeds, strict=True)]
-            axis.plot(places, shares, "--" if "memory" in name else "-", marker=".", ms=3, label=name)
+            colour = COLOURS[names.index(name) % len(COLOURS)]
+            style = "--" if "memory" in name else ":" if name.startswith("one block") else "-"
+            axis.plot(places, shares, style, c=colour, label=name)
         axis.axhline(1 / results["elements"][group], color="grey", linewidth=0.8, linestyle=":")
         axis.set(title=group, xlabel="place", ylim=(-0.05, 1.05), ylabel="accuracy")
-    axes[0].legend(fontsize="x-small")
+    axes[-1].legend(
+        fontsize="x-small", loc="upper left", bbox_to_anchor=(1.02, 1)
+    )  # S5 is read by all models
     return [Picture("depth", "Accuracy of the product at each place; the dotted line is chance.", figure)]
 
 
