@@ -79,10 +79,11 @@ def evaluate(
         ),
     ] = 0,
     lanes: Annotated[
-        int, typer.Option(help="Parts of the split that are read in parallel; the score stays the same.")
+        int,
+        typer.Option(min=1, help="Parts of the split that are read in parallel; the score stays the same."),
     ] = 1,
     limit: Annotated[
-        int | None, typer.Option(help="Score at most this many tokens, from the beginning.")
+        int | None, typer.Option(min=1, help="Score at most this many tokens, from the beginning.")
     ] = None,
     metric: Annotated[
         Metric | None,
@@ -208,7 +209,8 @@ def _check_invariant(wanted: bool, ranks: int, otherwise: bool) -> None:
 def _check_modes(ranks: int, ways: dict[str, bool], lanes: int) -> None:
     if sum(ways.values()) + (lanes > 1 and not ways["ngrams"]) > 1:
         raise InputError(
-            "--sliding, --dynamic, --cache, and --ngrams or --lanes exclude each other; choose one"
+            "--sliding, --dynamic, --cache and --ngrams exclude each other; choose one (of them, --lanes goes with "
+            "--ngrams alone)"
         )
     if ranks > 1 and any(ways.values()):
         raise InputError(

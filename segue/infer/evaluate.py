@@ -187,6 +187,9 @@ def _read_on(
     if read is None:
         model = model.frozen()
         read = partial(_surprise, model)
+    lanes = min(
+        lanes, math.ceil(total / reading.segment / ranks.world_size)
+    )  # more would have nothing to read
     memory: Memory = model.start(lanes=lanes, reach=reading.reach)
     plan = (
         segments(stream, reading, total, documents=documents)
@@ -211,12 +214,11 @@ def _surprise(model: Engine[Any], segment: Segment, memory: Memory) -> tuple[Ten
 
 def targets_of(stream: Stream, limit: int | None) -> int:
     """How many tokens are scored."""
-    total = min(limit or len(stream.ids), len(stream.ids) - 1)
-    if total < 1:
-        raise InputError(
-            f"found {len(stream.ids)} tokens and a limit of {limit}; two are needed to predict one"
-        )
-    return total
+    if limit is not None and limit < 1:
+        raise InputError(f"the limit should be at least 1 token; found {limit}")
+    if len(stream.ids) < 2:
+        raise InputError(f"found {len(stream.ids)} tokens in the split; two are needed to predict one")
+    return min(limit or len(stream.ids), len(stream.ids) - 1)
 
 
 class _Parts(NamedTuple):

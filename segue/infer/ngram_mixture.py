@@ -130,6 +130,9 @@ def evaluate_mixed(
             "score another split"
         )
     training, validation, stream = (corpus.stream(name) for name in ("train", "valid", split))
+    wanted = targets_of(stream, limit)  # says at once what is wrong with them
+    if len(validation.ids) < 2:
+        raise InputError("n-grams are weighed in the split valid, which has no two tokens here")
     counts = count_ngrams(training.ids, corpus.header.vocab, mixture.order, report)
 
     def surprises(of: Stream, total: int) -> Tensor:
@@ -138,7 +141,7 @@ def evaluate_mixed(
     gate = fitted_gate(
         counts, validation, surprises(validation, targets_of(validation, mixture.fitted)), mixture, report
     )
-    nats, total, shares = surprises(stream, targets_of(stream, limit)), 0.0, 0.0
+    nats, total, shares = surprises(stream, wanted), 0.0, 0.0
     with torch.no_grad():
         for begin in range(0, len(nats), BLOCK):
             own = nats[begin : begin + BLOCK]

@@ -87,8 +87,8 @@ def count_ngrams(ids: Array, vocab: int, order: int, report: Report = silent) ->
     """Count all n-grams of a text up to an order. Each level is one sort of N numbers."""
     if not 1 <= order <= len(ids) <= MOST:
         raise InputError(
-            f"n-grams of order {order} of {len(ids):,} tokens cannot be counted; give an order from 1 to the number of "
-            f"tokens, of which there may be {MOST:,} at most"
+            f"n-grams of order {order} of a text of {len(ids):,} tokens cannot be counted; give an order from 1 to the "
+            f"number of tokens, of which there may be {MOST:,} at most"
         )
     tokens, numbers, prefixes, levels = ids.astype(np.int64), np.zeros(len(ids), np.int64), 1, []
     for level in range(order):

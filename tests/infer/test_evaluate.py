@@ -160,6 +160,16 @@ def test_a_limit_scores_the_beginning() -> None:
         evaluate(model, some_stream(1), reading)
     with pytest.raises(SegueError, match="read it in one lane"):
         evaluate(build(shape("sinusoidal")), stream, reading, lanes=2)
+    for limit in (0, -1):
+        with pytest.raises(SegueError, match="at least 1 token"):
+            evaluate(model, stream, reading, limit=limit)
+
+
+def test_lanes_without_anything_to_read_are_not_made() -> None:
+    model, stream = build(shape()), some_stream(30)
+    reading = Reading(segment=4, reach=Reach(memory=8))
+    found = evaluate(model, stream, reading, lanes=10**9)
+    assert found.nats == pytest.approx(evaluate(model, stream, reading).nats)
 
 
 def corpus_of(folder: Path, text: str, **settings: object) -> Corpus:

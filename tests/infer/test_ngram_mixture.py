@@ -105,3 +105,14 @@ def test_what_was_counted_or_fitted_is_not_scored(corpus: Corpus, split: str) ->
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(SegueError):
         Mixture(**wrong)
+
+
+def test_what_is_wrong_is_said_before_anything_is_counted(corpus: Corpus) -> None:
+    def never(task: str, done: int, total: int) -> None:
+        raise AssertionError(f"{task} began")
+
+    for limit in (0, -1):
+        with pytest.raises(InputError, match="at least 1 token"):
+            evaluate_mixed(
+                build(shape(vocab=256)), corpus, "test", READING, Mixture(order=2), limit=limit, report=never
+            )

@@ -52,5 +52,5 @@ def test_a_large_vocabulary_does_not_overflow() -> None:
 
 
 def test_an_order_needs_as_many_tokens() -> None:
-    with pytest.raises(InputError, match="order 4 of 3 tokens"):
+    with pytest.raises(InputError, match="order 4 of a text of 3 tokens"):
         count_ngrams(np.zeros(3, np.uint8), 2, 4)
