@@ -187,9 +187,8 @@ def _read_on(
     if read is None:
         model = model.frozen()
         read = partial(_surprise, model)
-    lanes = min(
-        lanes, math.ceil(total / reading.segment / ranks.world_size)
-    )  # more would have nothing to read
+    # more lanes would have nothing to read
+    lanes = min(lanes, math.ceil(total / reading.segment / ranks.world_size))
     memory: Memory = model.start(lanes=lanes, reach=reading.reach)
     plan = (
         segments(stream, reading, total, documents=documents)

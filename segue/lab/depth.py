@@ -321,9 +321,8 @@ def draw(results: Results) -> list[Picture]:
             axis.plot(places, shares, style, c=colour, label=name)
         axis.axhline(1 / results["elements"][group], color="grey", linewidth=0.8, linestyle=":")
         axis.set(title=group, xlabel="place", ylim=(-0.05, 1.05), ylabel="accuracy")
-    axes[-1].legend(
-        fontsize="x-small", loc="upper left", bbox_to_anchor=(1.02, 1)
-    )  # S5 is read by all models
+    # the last group, S5, is read by all models
+    axes[-1].legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1.02, 1))
     return [Picture("depth", "Accuracy of the product at each place; the dotted line is chance.", figure)]
 
 
