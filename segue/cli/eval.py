@@ -1,6 +1,7 @@
 """`segue eval`: the loss of a model on a split: bits per byte, perplexity."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,10 +32,17 @@ if TYPE_CHECKING:
     Mode = Literal["sliding"] | int | Dynamic | Cache | Mixture | Invariant
     """A sliding window, a number of lanes with memory, an adaptation, or lanes that do not show in the result."""
 
+LANGUAGE_ONLY = (
+    *("segment", "memory", "clamp", "span", "pinned", "sliding", "dynamic", "learning_rate", "decay"),
+    *("cache", "cache_weight", "cache_flatness", "ngrams", "lanes", "invariant", "int8", "kv_cache"),
+)
+"""The options on how a language model reads. Nothing else reads so."""
+
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
 
 
 def evaluate(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or a bundle.")],
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A corpus; by default that of the run's training.")
@@ -116,7 +124,7 @@ def evaluate(
     lanes, each first reads, unscored, what can influence its part, so the score stays the same. Under torchrun every
     rank reads --lanes lanes. A translation model gets perplexity, exact matches, BLEU and chrF, or ROUGE; a masked
     language model perplexity and accuracy of masked tokens; a fine-tuned encoder the figures of its task. The options
-    on how to read do not apply to them.
+    on how to read are for language models only.
     """
     from segue.checkpoint import load, task_of
     from segue.distributed import process_group
@@ -128,6 +136,7 @@ def evaluate(
     task, rounded = task_of(run), int8 or kv_cache != "exact"
     _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
+        _check_reading_options(context, run, "limit" if task == "translation" else None)
         use(threads, device)
         _evaluate_other(task, run, data, split, limit, device, metric, as_json, picture)
         return
@@ -155,6 +164,7 @@ def evaluate(
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
+    _check_finite(score, dynamic)
     way = next((name for name, chosen in ways.items() if chosen), "memory")
     facts = _facts(score, way, reading) | {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
@@ -189,6 +199,21 @@ def _check_options(
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
     if picture is not None and task != "encoding":
         raise InputError(f"--picture draws the confusion matrix of an encoder's labels, and {run} is none")
+
+
+def _check_reading_options(context: typer.Context, run: Path, also: str | None) -> None:
+    """Refuse what would be ignored."""
+    for name in (*LANGUAGE_ONLY, *([also] if also else [])):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":  # by name: typer may have a click of its own
+            raise InputError(f"--{name.replace('_', '-')} does not apply: {run} is no language model")
+
+
+def _check_finite(score: "Score", dynamic: bool) -> None:
+    if math.isfinite(score.nats):
+        return
+    hint = "try a smaller --learning-rate" if dynamic else "the model's weights or its reading are not sound"
+    raise InputError(f"the loss is not finite: {hint}")
 
 
 def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":

@@ -3,6 +3,7 @@
 Letters: T tokens in the segment, N states in the cache, C width.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ def evaluate_dynamic(
     """Score each segment, then train on it. The weights are restored afterwards. Learning rate 0 is static evaluation.
 
     θ ← θ − η g / (sqrt(MS) + ε) + λ (θ0 − θ) ⊙ RMSnorm. Weights move, so memory is hidden states.
+    A rate too high ends with nats that are not finite.
     """
     if dynamic.learning_rate == 0:
         return evaluate(model, stream, reading, limit=limit, report=report)
@@ -86,6 +88,8 @@ def evaluate_dynamic(
         for segment in segments(stream, reading, total):
             surprise, memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)
             nats, done = nats + surprise, done + segment.targets.numel()
+            if not math.isfinite(nats):  # diverged; weights that are not finite do not recover
+                break
             with torch.no_grad():
                 for name, weight in trained_weights(model):
                     assert weight.grad is not None

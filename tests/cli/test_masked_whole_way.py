@@ -96,6 +96,8 @@ def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) 
     )
     assert "prepared with another tokenizer" in refused("eval", folder / "run", "--data", letters)
     assert "has no split 'none'" in refused("eval", folder / "run", "--split", "none")
+    assert "is no language model" in refused("eval", folder / "run", "--ngrams", 3)
+    assert "--memory does not apply" in refused("eval", folder / "run", "--memory", 0)
     assert "cased belongs to the tokenizer 'wordpiece'" in refused(
         "prepare", folder / "texts", "--cased", "-o", tmp_path / "x"
     )

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import segue
 from typer.testing import CliRunner
 
+from segue.checkpoint import load
 from segue.cli import app, main
+from segue.errors import InputError
 from segue.recipe import Recipe, recipe_toml
 
 
@@ -44,6 +47,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert "160 steps" in printed
     return folder
+
+
+def test_a_loss_that_is_not_finite_is_an_error(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with --json, which has no such number."""
+    ones = {name: torch.ones_like(weight) for name, weight in load(trained / "run").model.named_parameters()}
+    monkeypatch.setattr("segue.infer.adapt.mean_squares", lambda *_: ones)
+    words = ["eval", str(trained / "run"), "--dynamic", "--learning-rate", "1e30", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, InputError)
+    assert "try a smaller --learning-rate" in str(done.exception)
 
 
 def test_it_is_scored_every_way(trained: Path) -> None:

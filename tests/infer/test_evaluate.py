@@ -279,6 +279,18 @@ def test_dynamic_evaluation_at_rate_zero_is_static_to_the_last_bit() -> None:
     assert still.nats == evaluate(model, stream, reading).nats
 
 
+def test_dynamic_evaluation_that_diverges_ends_there_and_leaves_the_model_as_it_was() -> None:
+    model, stream = build(shape()), some_stream(400)
+    reading, told = Reading(segment=6, reach=Reach(memory=6)), []
+    squares = mean_squares(model, some_stream(61), reading, 60)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    wild = Dynamic(learning_rate=1e30)
+    score = evaluate_dynamic(model, stream, reading, squares, wild, report=lambda *done: told.append(done))
+    assert not math.isfinite(score.nats)
+    assert len(told) < 400 // 6
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
 def test_dynamic_evaluation_learns_what_repeats() -> None:
     model, stream = build(shape()), stream_of([1, 5, 2, 9] * 60)
     reading = Reading(segment=8, reach=Reach(memory=8))
