@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -134,9 +135,8 @@ def evaluate(
     from segue.launch import local_device
 
     task, rounded = task_of(run), int8 or kv_cache != "exact"
-    _check_options(run, task, metric, picture, trained_and_rounded=dynamic and rounded)
+    _check_options(context, run, task, metric, picture, trained_and_rounded=dynamic and rounded)
     if task != "language":
-        _check_reading_options(context, run, "limit" if task == "translation" else None)
         use(threads, device)
         _evaluate_other(task, run, data, split, limit, device, metric, as_json, picture)
         return
@@ -164,7 +164,6 @@ def evaluate(
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
-    _check_finite(score, dynamic)
     way = next((name for name, chosen in ways.items() if chosen), "memory")
     facts = _facts(score, way, reading) | {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
@@ -191,7 +190,13 @@ def _evaluate_other(
 
 
 def _check_options(
-    run: Path, task: "TaskKind", metric: Metric | None, picture: Path | None, *, trained_and_rounded: bool
+    context: typer.Context,
+    run: Path,
+    task: "TaskKind",
+    metric: Metric | None,
+    picture: Path | None,
+    *,
+    trained_and_rounded: bool,
 ) -> None:
     if trained_and_rounded:
         raise InputError("--dynamic trains the weights; it does not go with --int8 or --kv-cache")
@@ -199,21 +204,16 @@ def _check_options(
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
     if picture is not None and task != "encoding":
         raise InputError(f"--picture draws the confusion matrix of an encoder's labels, and {run} is none")
+    if task != "language":
+        _check_ignored(context, run, (*LANGUAGE_ONLY, "limit") if task == "translation" else LANGUAGE_ONLY)
 
 
-def _check_reading_options(context: typer.Context, run: Path, also: str | None) -> None:
-    """Refuse what would be ignored."""
-    for name in (*LANGUAGE_ONLY, *([also] if also else [])):
+def _check_ignored(context: typer.Context, run: Path, names: Iterable[str]) -> None:
+    """Refuse an option that was given and would be ignored."""
+    for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":  # by name: typer may have a click of its own
             raise InputError(f"--{name.replace('_', '-')} does not apply: {run} is no language model")
-
-
-def _check_finite(score: "Score", dynamic: bool) -> None:
-    if math.isfinite(score.nats):
-        return
-    hint = "try a smaller --learning-rate" if dynamic else "the model's weights or its reading are not sound"
-    raise InputError(f"the loss is not finite: {hint}")
 
 
 def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":
@@ -285,6 +285,9 @@ def _scored(
 def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
     from segue.infer.ngram_mixture import MixedScore
 
+    if not math.isfinite(score.nats):
+        hint = "try a smaller --learning-rate" if mode == "dynamic" else "are the model's weights sound?"
+        raise InputError(f"the loss is not finite; {hint}")
     mixed = isinstance(score, MixedScore) and {
         "ngrams": score.order,
         "bits_per_token_without_ngrams": score.alone.bits_per_token,

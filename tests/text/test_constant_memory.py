@@ -2,11 +2,48 @@
 
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
+from segue.progress import silent
+from segue.text.prepare import PrepareConfig, prepare
+from segue.text.sources import Piece, Source, cut_in_pieces
+
 MILLION = 10**6
+WHOLE = PrepareConfig(valid=0, test=0)
+
+
+class Endless:
+    """A file of some size that is never anywhere as a whole."""
+
+    def __init__(self, size: int, line: bytes) -> None:
+        self.left, self.line = size, line
+
+    def read(self, size: int) -> bytes:
+        size = min(size, self.left)
+        self.left -= size
+        return (self.line * (size // len(self.line) + 1))[:size]
+
+
+@pytest.mark.parametrize("line", [b"the same line again\n", b"no newline ", b"noblank"])
+def test_memory_stays_constant(line: bytes, tmp_path: Path) -> None:
+    def pieces() -> Iterator[Piece]:
+        texts = cut_in_pieces(cast("IO[bytes]", Endless(size, line)))
+        yield from (Piece(text, number == 0) for number, text in enumerate(texts))
+
+    peaks = []
+    for size in (24 * 2**20, 48 * 2**20):
+        tracemalloc.start()
+        header = prepare(Source("it", {"train": pieces}), tmp_path / str(size), WHOLE, silent)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert header.splits["train"].tokens == size
+    assert max(peaks) < 24 * 2**20
+    assert peaks[1] < 1.1 * peaks[0]
 
 
 def peak_megabytes(source: Path, target: Path) -> float:

@@ -2,12 +2,11 @@
 
 import json
 import tempfile
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from segue.errors import ConfigError, InputError, SegueError
 from segue.text.corpus import CorpusHeader, open_corpus
 from segue.text.prepare import PrepareConfig, prepare, split_pieces
-from segue.text.sources import Piece, Source, cut_in_pieces
+from segue.text.sources import Piece, Source
 from segue.text.tokenizer import ByteTokenizer, word_tokenizer
 
 WHOLE = PrepareConfig(valid=0, test=0)
@@ -380,32 +379,3 @@ def test_the_ends_of_documents_are_read_once(tmp_path: Path, monkeypatch: pytest
     again = open_corpus(tmp_path / "corpus")
     assert again.stream("train") is not first["train"]
     assert again.stream("train").starts.tolist() == first["train"].starts.tolist() == list(range(0, 32, 4))
-
-
-class Endless:
-    """A file of some size that is never anywhere as a whole."""
-
-    def __init__(self, size: int, line: bytes) -> None:
-        self.left, self.line = size, line
-
-    def read(self, size: int) -> bytes:
-        size = min(size, self.left)
-        self.left -= size
-        return (self.line * (size // len(self.line) + 1))[:size]
-
-
-@pytest.mark.parametrize("line", [b"the same line again\n", b"no newline ", b"noblank"])
-def test_memory_stays_constant(line: bytes, tmp_path: Path) -> None:
-    def pieces() -> Iterator[Piece]:
-        texts = cut_in_pieces(cast("IO[bytes]", Endless(size, line)))
-        yield from (Piece(text, number == 0) for number, text in enumerate(texts))
-
-    peaks = []
-    for size in (24 * 2**20, 48 * 2**20):
-        tracemalloc.start()
-        header = prepared(Source("it", {"train": pieces}), tmp_path / str(size))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert header.splits["train"].tokens == size
-    assert max(peaks) < 24 * 2**20
-    assert peaks[1] < 1.1 * peaks[0]

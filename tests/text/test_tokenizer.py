@@ -1,8 +1,6 @@
 """Text to ids and back: nothing is lost, what is unknown is named, and no character comes out in halves."""
 
-import copy
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from segue.text.sources import WordConvention
 from segue.text.tokenizer import (
     ByteTokenizer,
     TextTokenizer,
-    Tokenizer,
     bytes_of,
     digest,
     load_tokenizer,
@@ -27,25 +24,7 @@ from segue.text.tokenizer import (
     start_ids,
     word_tokenizer,
 )
-
-WORLD = "the café on the Straße – 東京 👩‍👩‍👧 the\r\n\tthe café\n\n"
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\ufffd"))
-"""Without the sign that stands for half a character, so that it betrays one."""
-
-
-@cache
-def tiny_bpe() -> TextTokenizer:
-    return train_bpe([WORLD.encode() * 3], 280)
-
-
-def each_kind(text: str = WORLD) -> dict[str, Tokenizer]:
-    return {
-        "bytes": ByteTokenizer(),
-        "some bytes": ByteTokenizer(b"abc \n"),
-        "characters": train_characters([text.encode()], 1),
-        "words": train_words([text.encode()], 1),
-        "bpe": tiny_bpe(),
-    }
+from tokenizers_of_texts import WORLD, each_kind, tiny_bpe
 
 
 @given(st.binary())
@@ -312,68 +291,6 @@ def test_rubbish_is_no_tokenizer(rubbish: bytes, tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere.json could not be read: No such file"):
         load_tokenizer(tmp_path / "nowhere.json")
-
-
-@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
-@given(text=TEXTS)
-def test_a_stream_gives_whole_characters_that_join_to_the_text(kind: str, text: str) -> None:
-    tokenizer = each_kind(text)[kind]
-    decode = tokenizer.stream()
-    parts = [decode(int(number)) for number in tokenizer.encode(text.encode())]
-    assert "\ufffd" not in "".join(parts)
-    assert "".join(parts) == text
-
-
-def test_a_stream_waits_for_the_rest_of_a_character() -> None:
-    decode = ByteTokenizer().stream()
-    assert [decode(byte) for byte in "a東b".encode()] == ["a", "", "", "東", "b"]
-    decode = tiny_bpe().stream()
-    parts = [decode(number) for number in tiny_bpe().encode("😀!".encode())]
-    assert [part for part in parts if part] == ["😀", "!"]
-
-
-def test_two_streams_keep_apart() -> None:
-    first, second = ByteTokenizer().stream(), ByteTokenizer().stream()
-    assert [first(0xC3), second(0x61), first(0xA4)] == ["", "a", "ä"]
-
-
-@pytest.mark.parametrize("kind", ["bytes", "characters", "bpe"])
-@given(text=TEXTS, other=TEXTS, data=st.data())
-def test_a_copied_stream_goes_on_from_the_same_place(
-    kind: str, text: str, other: str, data: st.DataObject
-) -> None:
-    tokenizer = each_kind(text + other)[kind]
-    ids = [int(number) for number in tokenizer.encode(text.encode())]
-    cut, decode = data.draw(st.integers(0, len(ids))), tokenizer.stream()
-    begun = "".join(map(decode, ids[:cut]))
-    twin = copy.copy(decode)
-    for number in tokenizer.encode(other.encode()):
-        twin(int(number))
-    assert begun + "".join(map(decode, ids[cut:])) == text
-
-
-def test_halves_of_characters_do_not_wait_for_ever() -> None:
-    tokenizer = tiny_bpe()
-    half = tokenizer.encode("😀".encode())[0]
-    decode = tokenizer.stream()
-    said = "".join(decode(half) for _ in range(100))
-    assert 80 < len(said) <= 100
-    assert set(said) == {"\ufffd"}
-
-
-@given(st.lists(st.integers(0, 5)))
-def test_a_stream_of_words_is_what_decode_gives(ids: list[int]) -> None:
-    tokenizer = train_words([b"a b c d"], 1)
-    decode = tokenizer.stream()
-    assert "".join(decode(number) for number in ids).encode() == tokenizer.decode(ids)
-
-
-@given(st.lists(st.integers(0, 259)))
-def test_a_stream_bears_ids_that_no_text_has(ids: list[int]) -> None:
-    """An untrained model draws anything; what is whole comes out, the rest waits."""
-    decode = tiny_bpe().stream()
-    streamed = "".join(decode(number) for number in ids)
-    assert tiny_bpe().decode(ids).decode().startswith(streamed)
 
 
 def test_a_byte_file_says_whose_it_is() -> None:
