@@ -16,6 +16,7 @@ from segue.lab.compressors import measured_compressors
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, experiment
 from segue.lab.published import published, source
 from segue.lab.record import Record, read_object, read_record, version_mismatch
+from segue.lab.run_memory import memory_of_run, tell_memories
 from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
 from segue.lab.words_page import small_figures
@@ -34,11 +35,15 @@ def measure(setting: Setting) -> Results:
             record, experiment(name)
         ):  # another version may have another shape
             ours += [_with_facts(record, row, setting) for row in rows(record.results)]
+    memories = []
     for number, run in enumerate(setting.runs):
         setting.report("given runs", number, len(setting.runs))
-        ours.append(_from_run(setting, run))
+        row, sweep = _from_run(setting, run)
+        ours.append(row)
+        memories += [sweep] if sweep else []
     return {
         "ours": ours,
+        "memories": memories,
         "compressors": measured_compressors(setting),
         "words": _from_words(setting.output),
         "models": {} if setting.models is None else models_figures(setting.models),
@@ -132,7 +137,8 @@ def _from_words(output: Path) -> Results:
     return {"data": record.results["source"], "rows": small_figures(record.results)}
 
 
-def _from_run(setting: Setting, run: Path) -> Results:
+def _from_run(setting: Setting, run: Path) -> tuple[Results, Results]:
+    """The row of a run, and how it is read with longer memories."""
     bundle, facts = load(run), read_json(run / "run.json")
     recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(facts["data"])
     if not isinstance(recipe, Recipe):
@@ -149,7 +155,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
     )
     split, train = corpus.header.splits["train"], recipe.train
     steps = read_json(checkpoints(run)[-1] / COUNTERS)["step"]
-    return {
+    row = {
         "model": f"{run.name}: {_shape(bundle)}",
         "data": corpus.header.source,
         "bits per byte": None if score.bytes is None else score.bits_per_byte,
@@ -162,6 +168,7 @@ def _from_run(setting: Setting, run: Path) -> Results:
         "from": run.name,
         "quick": setting.quick,
     }
+    return row, memory_of_run(setting, run.name, bundle, train, corpus)
 
 
 def _shape(bundle: Bundle) -> str:
@@ -191,6 +198,7 @@ def tell(results: Results) -> list[Block]:
     ]
     smaller = Smaller(results.get("models", {}), results.get("words", {}))  # older records have none
     blocks += [_table(table, results["ours"], smaller) for table in published("results")]
+    blocks += tell_memories(results.get("memories", []))
     return blocks + _compressor_blocks(results.get("compressors", []))
 
 
