@@ -1,4 +1,4 @@
-"""A given run with longer memories: its rows are what `segue eval` finds, and its verdicts need an interval above zero."""
+"""A given run with longer memories: its rows are what eval finds, and verdicts need an interval above zero."""
 
 import json
 import math
