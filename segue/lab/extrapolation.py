@@ -8,12 +8,12 @@ evaluations, and so is the longer length that is compared with that of training.
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from segue.checkpoint import Bundle, load
 from segue.config import Reach, Reading
 from segue.lab.cache import cached
-from segue.lab.drawing import canvas
+from segue.lab.drawing import COLOURS, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.statistics import fewer_bits, mean, plus_minus, seed_count
 from segue.lab.trained import (
@@ -91,6 +91,9 @@ LENGTH_FACTORS, QUICK_FACTORS = (1, 2, 4, 8, 16), (1, 4, 16)
 
 CLAMP_SHARES, QUICK_SHARES = (0.25, 0.5, 0.75, 1.0), (0.5, 1.0)
 """The clamps that are tried, as shares of the longest distance in training."""
+
+NEAR = 0.2
+"""Bits per byte: what loses less at any length is also drawn on a scale of its own."""
 
 
 def measure(setting: Setting) -> Results:
@@ -174,7 +177,8 @@ def tell(results: Results) -> list[Block]:
             "The validation split chooses the longer length that is compared."
             if all("valid" in side for side in sides.values())
             else "The best longer length is compared."
-        ),
+        )
+        + " A run that was trained for longer is read in the same way by segue lab results --run RUN.",
         *([_chosen_clamps(sides)] if "xl-clamp" in sides else []),
         *(_verdict(SIDES[name], side) for name, side in sides.items()),
         *([_clamp_verdict(sides)] if {"xl", "xl-clamp"} <= sides.keys() else []),
@@ -246,29 +250,34 @@ def _clamp_verdict(sides: Results) -> Verdict:
 
 
 def draw(results: Results) -> list[Picture]:
-    figure, (axis,) = canvas()
-    for name, side in results["sides"].items():
-        lines = axis.plot(
-            side["lengths"],
-            [mean(list(column)) for column in zip(*side["bits"], strict=True)],
-            "o-",
-            label=SIDES[name].label,
-        )
-        for one in side["bits"]:
-            axis.plot(side["lengths"], one, ".", color=lines[0].get_color(), alpha=0.4)
-        axis.axvline(side["trained"], color=lines[0].get_color(), linestyle=":", alpha=0.6)
-    axis.set_xscale("log", base=2)
-    lengths = sorted({length for side in results["sides"].values() for length in side["lengths"]})
-    axis.set_xticks(lengths, [str(length) for length in lengths])
-    axis.set(xlabel="context length in tokens", ylabel="bits per byte")
-    axis.legend()
-    return [
-        Picture(
-            "extrapolation",
-            "Bits per byte by context length at evaluation; dotted lines: the longest context in training.",
-            figure,
-        )
-    ]
+    """All sides by length; and how those change that stay near their score at the trained length."""
+    figure, (left, right) = canvas(1, 2, width=10.5, height=4)
+    for number, (name, side) in enumerate(results["sides"].items()):
+        style: dict[str, Any] = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": "o" if number < len(COLOURS) else "s",
+            "label": SIDES[name].label,
+        }
+        by_length = [mean(list(column)) for column in zip(*side["bits"], strict=True)]
+        left.plot(_factors(side), by_length, **style)
+        changes = [[bits - one[0] for bits in one] for one in side["bits"]]
+        if max(mean(list(column)) for column in zip(*changes, strict=True)) < NEAR:
+            right.plot(_factors(side), [mean(list(column)) for column in zip(*changes, strict=True)], **style)
+            for one in changes:
+                right.plot(_factors(side), one, ".", color=style["color"], alpha=0.4)
+    factors = _factors(next(iter(results["sides"].values())))
+    for axis in (left, right):
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(factors, [f"{factor} ×" for factor in factors])
+        axis.set(xlabel="context length, in multiples of training's")
+    left.set(ylabel="bits per byte")
+    left.legend(fontsize="small", loc=(0.5, 0.16))
+    right.set(ylabel="change in bits per byte")
+    caption = (
+        "Bits per byte by context length at evaluation. Right: the change since the length of training, with "
+        f"each seed as a dot, of those that lose less than {NEAR:g} at every length."
+    )
+    return [Picture("extrapolation", caption, figure)]
 
 
 EXPERIMENT = Experiment(

@@ -16,7 +16,7 @@ from segue.lab.compressors import measured_compressors
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, experiment
 from segue.lab.published import published, source
 from segue.lab.record import Record, read_object, read_record, version_mismatch
-from segue.lab.run_memory import memory_of_run, tell_memories
+from segue.lab.run_memory import draw_memories, memory_of_run, tell_memories
 from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
 from segue.lab.words_page import small_figures
@@ -186,6 +186,7 @@ def tell(results: Results) -> list[Block]:
         f"{len(known)} data sets are shown, {len(here.intersection(known))} of them with our results: "
         f"{', '.join(known)}. Rows marked “published” were not run here; to add your own, train a "
         "preset and pass its run: segue lab results --run RUN.",
+        *tell_memories(results.get("memories", [])),
     ]
     others = sorted(here - set(known))
     blocks += [
@@ -198,7 +199,6 @@ def tell(results: Results) -> list[Block]:
     ]
     smaller = Smaller(results.get("models", {}), results.get("words", {}))  # older records have none
     blocks += [_table(table, results["ours"], smaller) for table in published("results")]
-    blocks += tell_memories(results.get("memories", []))
     return blocks + _compressor_blocks(results.get("compressors", []))
 
 
@@ -324,8 +324,8 @@ def _beside(row: Results) -> list[str]:
     ]
 
 
-def draw(_results: Results) -> list[Picture]:
-    return []
+def draw(results: Results) -> list[Picture]:
+    return draw_memories(results.get("memories", []))
 
 
 EXPERIMENT = Experiment(

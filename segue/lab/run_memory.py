@@ -5,7 +5,7 @@ A run has no other seeds, so the test text is cut into blocks, which are drawn a
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,7 +13,8 @@ from segue.checkpoint import Bundle
 from segue.config import Reach, Reading, XLConfig
 from segue.infer.evaluate import scored, surprises_by_place, targets_of
 from segue.lab.context_lengths import Estimate, estimate
-from segue.lab.experiment import Block, Results, Setting, Table, Verdict
+from segue.lab.drawing import INK, canvas
+from segue.lab.experiment import Block, Picture, Results, Setting, Table, Verdict
 from segue.lab.statistics import MARGIN, mean
 from segue.recipe import TrainConfig
 from segue.text.corpus import Corpus
@@ -148,3 +149,28 @@ def _name(row: Results) -> str:
 
 def _interval(saved: Estimate) -> str:
     return f"{saved.value:+.3f} ({saved.low:+.3f} to {saved.high:+.3f})"
+
+
+def draw_memories(sweeps: Sequence[Results]) -> list[Picture]:
+    """The bits that each run saves by memory length, with intervals."""
+    if not sweeps:
+        return []
+    figure, axes = canvas(1, len(sweeps), width=max(5.2, 4.6 * len(sweeps)))
+    for axis, sweep in zip(axes, sweeps, strict=True):
+        trained, *longer = sweep["rows"]
+        for spanned, label in ((False, "without a span"), (True, "with a span")):
+            rows = [row for row in longer if row["spanned"] == spanned]
+            gains = [gain(row, trained) for row in rows]
+            below = [one.value - one.low for one in gains]
+            above = [one.high - one.value for one in gains]
+            values = [one.value for one in gains]
+            style: dict[str, Any] = {"fmt": "o-", "capsize": 3, "label": label}
+            axis.errorbar([row["memory"] for row in rows], values, yerr=[below, above], **style)
+        axis.axhline(0, color=INK, linewidth=0.8)
+        axis.set_xscale("log", base=2)
+        memories = sorted({row["memory"] for row in longer})
+        axis.set_xticks(memories, [str(memory) for memory in memories])
+        axis.set(title=sweep["run"], xlabel="memory length", ylabel=f"{sweep['unit']} saved")
+        axis.legend()
+    caption = "What longer memories save against that of training, with 95 % of resampled texts."
+    return [Picture("run-memory", caption, figure)]

@@ -11,8 +11,9 @@ from runs import make_corpus, small_recipe
 from segue.config import Reach, Reading
 from segue.infer.evaluate import evaluate
 from segue.lab import results
+from segue.lab.drawing import style
 from segue.lab.experiment import Setting, Table, Verdict
-from segue.lab.run_memory import BLOCKS, gain, tell_memories
+from segue.lab.run_memory import BLOCKS, draw_memories, gain, tell_memories
 
 
 def sweep_of(trained: list[float], *longer: list[float]) -> dict[str, object]:
@@ -56,6 +57,17 @@ def test_the_interval_holds_the_value_and_is_the_same_again() -> None:
     assert found.value == pytest.approx(0.0875)
     assert found.low < found.value < found.high
     assert gain(longer, trained) == found
+
+
+def test_a_picture_for_each_run() -> None:
+    sweep = sweep_of([2.0, 1.0, 3.0], [1.98, 0.97, 2.96])
+    sweep["rows"][1:] = [
+        {**row, "spanned": spanned} for row in sweep["rows"][1:] for spanned in (False, True)
+    ]  # type: ignore[index]
+    assert draw_memories([]) == []
+    with style():
+        (picture,) = draw_memories([sweep, sweep])
+    assert [axis.get_title() for axis in picture.figure.axes] == ["hour", "hour"]
 
 
 def test_a_run_is_read_as_by_eval(tmp_path: Path) -> None:
