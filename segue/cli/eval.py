@@ -39,6 +39,12 @@ LANGUAGE_ONLY = (
 )
 """The options on how a language model reads. Nothing else reads so."""
 
+NEEDED = {
+    **dict.fromkeys(("learning_rate", "decay"), "dynamic"),
+    **dict.fromkeys(("cache_weight", "cache_flatness"), "cache"),
+}
+"""Options that have an effect with another one only."""
+
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
 
 
@@ -204,16 +210,27 @@ def _check_options(
         raise InputError(f"--metric {metric} compares texts of an encoder-decoder, and {run} is none")
     if picture is not None and task != "encoding":
         raise InputError(f"--picture draws the confusion matrix of an encoder's labels, and {run} is none")
-    if task != "language":
-        _check_ignored(context, run, (*LANGUAGE_ONLY, "limit") if task == "translation" else LANGUAGE_ONLY)
+    ignored = {"language": (), "translation": (*LANGUAGE_ONLY, "limit"), "encoding": LANGUAGE_ONLY}
+    _check_ignored(context, run, ignored[task])
 
 
 def _check_ignored(context: typer.Context, run: Path, names: Iterable[str]) -> None:
     """Refuse an option that was given and would be ignored."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":  # by name: typer may have a click of its own
-            raise InputError(f"--{name.replace('_', '-')} does not apply: {run} is no language model")
+        if _given(context, name):
+            raise InputError(f"{_option(name)} does not apply: {run} is no language model")
+    for name, needed in NEEDED.items():
+        if _given(context, name) and not context.params[needed]:
+            raise InputError(f"{_option(name)} has no effect without {_option(needed)}")
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"  # by name: typer may have a click of its own
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _reading(bundle: "Bundle", *changes: int | None) -> "Reading":

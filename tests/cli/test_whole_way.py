@@ -131,6 +131,8 @@ def test_mistakes_along_the_way_are_one_line(
         ("no split 'tset'; it has train, valid, test", ["eval", run, "--split", "tset"]),
         ("exclude each other; choose one", ["eval", run, "--sliding", "--dynamic"]),
         ("exclude each other; choose one", ["eval", run, "--ngrams", 3, "--cache", 9]),
+        ("--learning-rate has no effect without --dynamic", ["eval", run, "--learning-rate", 1e-4]),
+        ("--cache-weight has no effect without --cache", ["eval", run, "--cache-weight", 0.2, "--dynamic"]),
         ("score another split", ["eval", run, "--ngrams", 3, "--split", "valid"]),
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
         ("is not available", ["eval", run, "--device", "cuda:7"]),
