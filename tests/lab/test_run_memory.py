@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from segue.lab.experiment import Setting, Table, Verdict
 from segue.lab.run_memory import BLOCKS, draw_memories, gain, tell_memories
 
 
-def sweep_of(trained: list[float], *longer: list[float]) -> dict[str, object]:
+def sweep_of(trained: list[float], *longer: list[float]) -> dict[str, Any]:
     """A sweep with these bits by block."""
     rows = [
         {
@@ -32,11 +33,11 @@ def sweep_of(trained: list[float], *longer: list[float]) -> dict[str, object]:
     return {"run": "hour", "segment": 64, "scored": 1000, "unit": "bits per byte", "rows": rows}
 
 
-def verdict_of(sweep: dict[str, object]) -> Verdict:
+def verdict_of(sweep: dict[str, Any]) -> Verdict:
     verdict, table = tell_memories([sweep])
     assert isinstance(verdict, Verdict)
     assert isinstance(table, Table)
-    assert len(table.rows) == len(sweep["rows"])  # type: ignore[arg-type]
+    assert len(table.rows) == len(sweep["rows"])
     return verdict
 
 
@@ -52,7 +53,7 @@ def test_a_gain_that_hangs_on_a_block_a_loss_and_a_trifle_are_not_shown(longer: 
 
 
 def test_the_interval_holds_the_value_and_is_the_same_again() -> None:
-    trained, longer = sweep_of([2.0, 1.0, 3.0, 2.5], [1.9, 1.05, 2.8, 2.4])["rows"]  # type: ignore[misc]
+    trained, longer = sweep_of([2.0, 1.0, 3.0, 2.5], [1.9, 1.05, 2.8, 2.4])["rows"]
     found = gain(longer, trained)
     assert found.value == pytest.approx(0.0875)
     assert found.low < found.value < found.high
@@ -63,7 +64,7 @@ def test_a_picture_for_each_run() -> None:
     sweep = sweep_of([2.0, 1.0, 3.0], [1.98, 0.97, 2.96])
     sweep["rows"][1:] = [
         {**row, "spanned": spanned} for row in sweep["rows"][1:] for spanned in (False, True)
-    ]  # type: ignore[index]
+    ]
     assert draw_memories([]) == []
     with style():
         (picture,) = draw_memories([sweep, sweep])
