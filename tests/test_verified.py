@@ -79,6 +79,13 @@ def test_a_damaged_counter_chooses_no_other_checkpoint(best: bytes, corpus: Path
     assert best_checkpoint(run) in checkpoints(run)
 
 
+def test_a_checkpoint_that_is_a_link_to_nowhere_is_refused(corpus: Path, tmp_path: Path) -> None:
+    run = segue.train(small_recipe(steps=2), corpus, tmp_path / "run")
+    (run / "checkpoints" / "step-00000009").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match="step-00000009"):
+        segue.load(run)  # and not forever: a run that trains removes old checkpoints, but no link stays then
+
+
 def test_what_is_called_like_a_checkpoint_is_none(corpus: Path, tmp_path: Path) -> None:
     run = segue.train(small_recipe(steps=2), corpus, tmp_path / "run")
     (run / "checkpoints" / "step-00000002 (1)").mkdir()

@@ -8,7 +8,7 @@ from torch import Tensor
 from segue.checkpoint.bundles import Bundle, Translator, load, load_translator, task_of
 from segue.checkpoint.encoders import TextEncoder, load_encoder_bundle
 from segue.checkpoint.files import WEIGHTS, read_tensors, verify
-from segue.checkpoint.runs import newest_checkpoints
+from segue.checkpoint.runs import listed, newest_checkpoints
 from segue.errors import BundleError, SegueError
 
 
@@ -24,7 +24,7 @@ def average(run: Path, last: int) -> Bundle | Translator | TextEncoder:
         try:
             return _mean(folders)
         except SegueError:
-            if all(folder.exists() for folder in folders):  # else the run is training and has removed one
+            if all(listed(folder) for folder in folders):  # else the run is training and has removed one
                 raise
 
 

@@ -1,5 +1,6 @@
 """The checkpoints of a run: `checkpoints/step-00000100`, each a bundle with the state of training in it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,7 @@ def read_model(path: Path | str, read: Callable[[Path], Loaded]) -> Loaded:
         try:
             return read(folder)
         except SegueError:
-            if folder.exists():
+            if listed(folder):
                 raise
             # else the run has removed it, after it saved a newer one
 
@@ -46,6 +47,11 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(folder for folder in folders if folder.name.removeprefix("step-").isdecimal())
 
 
+def listed(checkpoint: Path) -> bool:
+    """Whether the checkpoint is still in its run's folder, be it only a link that leads nowhere."""
+    return os.path.lexists(checkpoint)
+
+
 def best_checkpoint(run: Path) -> Path:
     """The checkpoint with the best validation metric, or the newest if the run was never validated."""
     while True:
@@ -56,7 +62,7 @@ def best_checkpoint(run: Path) -> Path:
             verify_file(saved[-1], COUNTERS, checksums(saved[-1]))  # it decides which weights are loaded
             step = read_json(saved[-1] / COUNTERS).get("best_step")
         except BundleError:
-            if saved[-1].exists():
+            if listed(saved[-1]):
                 raise
             continue  # removed by a run that is still training
         return next((folder for folder in saved if step_of(folder) == step), saved[-1])
