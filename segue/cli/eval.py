@@ -1,7 +1,6 @@
 """`segue eval`: the loss of a model on a split: bits per byte, perplexity."""
 
 import json
-import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from segue.cli.eval_encoder import evaluate_encoder
+from segue.cli.eval_facts import facts_of, settings_of, text_of
 from segue.cli.eval_translator import Metric, data_of, evaluate_translator
 from segue.cli.machine import Device, Int8, KVPrecision, Threads, placed, use
 from segue.cli.progress import Progress
-from segue.cli.terminal import echo
+from segue.cli.terminal import echo, tell
 from segue.errors import InputError
 from segue.progress import Report, silent
 
@@ -45,6 +45,9 @@ NEEDED = {
 }
 """Options that have an effect with another one only."""
 
+WITHOUT_SLIDING = ("memory", "pinned")
+"""Options without an effect on a sliding window, which is read from an empty memory."""
+
 EXAMPLE = "Example: segue eval runs/demo --split test --segment 128 --memory 1600 --clamp 1000"
 
 
@@ -64,7 +67,10 @@ def evaluate(
         int | None, typer.Option(help="Attention span: keys per token, itself included; 0 for all.")
     ] = None,
     pinned: Annotated[
-        int | None, typer.Option(help="Pinned rows: tokens at the start of a document that stay in sight.")
+        int | None,
+        typer.Option(
+            min=0, max=2**20, help="Pinned rows: tokens at the start of a document that stay in sight."
+        ),
     ] = None,
     sliding: Annotated[
         bool,
@@ -171,10 +177,11 @@ def evaluate(
         if not ranks.first:
             return
     way = next((name for name, chosen in ways.items() if chosen), "memory")
-    facts = _facts(score, way, reading) | {"split": split, "seconds": time.monotonic() - begin}
+    facts = facts_of(score, way, reading) | settings_of(mode) | {"int8": int8, "kv_cache": kv_cache}
+    facts |= {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}
-    echo(json.dumps(facts) if as_json else _text(facts))
+    echo(json.dumps(facts) if as_json else text_of(facts))
 
 
 def _evaluate_other(
@@ -222,6 +229,9 @@ def _check_ignored(context: typer.Context, run: Path, names: Iterable[str]) -> N
     for name, needed in NEEDED.items():
         if _given(context, name) and not context.params[needed]:
             raise InputError(f"{_option(name)} has no effect without {_option(needed)}")
+    for name in WITHOUT_SLIDING:
+        if _given(context, name) and context.params["sliding"]:
+            raise InputError(f"{_option(name)} has no effect with --sliding")
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -273,7 +283,7 @@ def _scored(
     """The score of the split in one of the modes."""
     from segue.infer import adapt
     from segue.infer.evaluate import evaluate as evaluate_stream
-    from segue.infer.evaluate import evaluate_sliding
+    from segue.infer.evaluate import evaluate_sliding, targets_of
     from segue.infer.invariant import Invariant, evaluate_invariant
     from segue.infer.ngram_mixture import Mixture, evaluate_mixed
     from segue.nn.language import LanguageModel
@@ -283,6 +293,7 @@ def _scored(
         return evaluate_sliding(model, stream, reading, limit=limit, report=report)
     if isinstance(mode, adapt.Dynamic):
         assert isinstance(model, LanguageModel), "dynamic evaluation trains the weights"
+        targets_of(stream, limit)  # a split that is too short is refused before gradients are gathered
         training = corpus.stream("train")
         squares = (
             adapt.mean_squares(model, training, reading, mode.gather, report) if mode.learning_rate else {}
@@ -299,69 +310,15 @@ def _scored(
     return evaluate_stream(model, stream, reading, lanes=mode, limit=limit, report=progress, ranks=ranks)
 
 
-def _facts(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
-    from segue.infer.ngram_mixture import MixedScore
-
-    if not math.isfinite(score.nats):
-        hint = "try a smaller --learning-rate" if mode == "dynamic" else "are the model's weights sound?"
-        raise InputError(f"the loss is not finite; {hint}")
-    mixed = isinstance(score, MixedScore) and {
-        "ngrams": score.order,
-        "bits_per_token_without_ngrams": score.alone.bits_per_token,
-        "share_of_model": score.share,
-    }
-    return {
-        "bits_per_byte": None if score.bytes is None else score.bits_per_byte,
-        "bits_per_token": score.bits_per_token,
-        "nats_per_token": score.nats / score.tokens,
-        "perplexity": score.perplexity,
-        "word_perplexity": score.word_perplexity,
-        "tokens": score.tokens,
-        "bytes": score.bytes,
-        "mean_steps": score.mean_steps,
-        "way": mode,
-        "segment": reading.segment,
-        **reading.reach.model_dump(mode="json"),
-        **(mixed or {}),
-    }
-
-
-def _text(facts: dict[str, Any]) -> str:
-    lossless = facts["bits_per_byte"] is not None
-    bits = f"{facts['bits_per_byte']:.4f} bits per byte, " if lossless else ""
-    size = f", {facts['bytes']:,} bytes" if lossless else ""
-    words = f", per word {facts['word_perplexity']:.2f}" if facts["word_perplexity"] else ""
-    steps = f"; {facts['mean_steps']:.2f} steps per token" if facts["mean_steps"] is not None else ""
-    ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} warm-up tokens" if "ranks" in facts else ""
-    ngrams = _ngrams_text(facts) if "ngrams" in facts else ""
-    reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
-    return (
-        f"{facts['split']}: {bits}{facts['bits_per_token']:.4f} bits per token, "
-        f"perplexity {facts['perplexity']:.3f}{words}\n"
-        f"{facts['tokens']:,} tokens{size} scored in {facts['seconds']:.1f} s; "
-        f"{facts['way']}, segment {facts['segment']}, {reach}{steps}{ranks}{ngrams}"
-    )
-
-
-def _ngrams_text(facts: dict[str, Any]) -> str:
-    alone = facts["bits_per_token_without_ngrams"]
-    bits = (
-        f"{alone * facts['tokens'] / facts['bytes']:.4f} bits per byte"
-        if facts["bytes"]
-        else f"{alone:.4f} bits per token"
-    )
-    return (
-        f"\nmixed with n-grams up to order {facts['ngrams']}, weighed on the validation split; the model alone: {bits} "
-        f"(its mean share: {100 * facts['share_of_model']:.0f} %)"
-    )
-
-
 def corpus_of(run: Path, data: Path | None, bundle: "Bundle") -> "Corpus":
     """The given corpus, or the one that the run was trained on; it must have the run's tokenizer."""
+    from segue.checkpoint import read_json
     from segue.text.corpus import open_corpus
     from segue.text.tokenizer import digest
 
     corpus = open_corpus(data_of(run, data))
+    if data is None and read_json(run / "run.json").get("checksums") not in (None, corpus.header.checksums):
+        tell(f"note: {corpus.folder} has changed since {run} was trained on it")
     fits = corpus.header.vocab == bundle.model.config.vocab
     if not fits or (bundle.tokenizer is not None and digest(bundle.tokenizer) != digest(corpus.tokenizer)):
         raise InputError(

@@ -60,4 +60,6 @@ def data_of(run: Path, data: Path | None) -> Path:
     folder = read_json(run / "run.json").get("data")
     if not isinstance(folder, str):
         raise InputError(f"{run / 'run.json'} does not say what it was trained on; use --data")
+    if not Path(folder).is_dir():
+        raise InputError(f"{run} was trained on {folder}, which is not there any more; use --data")
     return Path(folder)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from segue.checkpoint import Bundle
 
 Device = Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, …")]
-Threads = Annotated[int, typer.Option(envvar="SEGUE_THREADS", help="CPU threads; 0 for one per core.")]
+Threads = Annotated[
+    int, typer.Option(envvar="SEGUE_THREADS", min=0, max=1024, help="CPU threads; 0 for one per core.")
+]
 
 Int8 = Annotated[
     bool, typer.Option("--int8", help="Weights as 8-bit integers: faster, a little less exact. CPU only.")
@@ -44,7 +46,7 @@ def use(threads: int, device: str) -> None:
         watch_others()
     native.announce_with(tell)
     try:
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device '{device}' is not available: {reason}") from None

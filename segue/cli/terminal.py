@@ -6,6 +6,8 @@ Standard output is escaped only on a terminal, so that pipes and files get the e
 import sys
 import unicodedata
 
+from segue.errors import InputError
+
 JOINERS = "\u200c\u200d"
 """Invisible characters that are kept: Persian, Hindi and emoji need them."""
 
@@ -32,6 +34,8 @@ def _escaped(character: str, keep: str) -> str:
 
 def echo(text: str, end: str = "\n") -> None:
     """Print the result of a command to standard output."""
+    if sys.stdout is None:  # closed by whoever started the process
+        raise InputError("standard output is closed")
     if sys.stdout.isatty():
         text = printable(text)
     encoding = sys.stdout.encoding or "utf-8"

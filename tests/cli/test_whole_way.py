@@ -133,9 +133,11 @@ def test_mistakes_along_the_way_are_one_line(
         ("exclude each other; choose one", ["eval", run, "--ngrams", 3, "--cache", 9]),
         ("--learning-rate has no effect without --dynamic", ["eval", run, "--learning-rate", 1e-4]),
         ("--cache-weight has no effect without --cache", ["eval", run, "--cache-weight", 0.2, "--dynamic"]),
+        ("--memory has no effect with --sliding", ["eval", run, "--sliding", "--memory", 9]),
         ("score another split", ["eval", run, "--ngrams", 3, "--split", "valid"]),
         ("there is no file nothing.log", ["score", run, "nothing.log"]),
         ("is not available", ["eval", run, "--device", "cuda:7"]),
+        ("is not available", ["eval", run, "--device", "meta"]),
     ]
     # in the test's process, the command must not install signal handlers
     monkeypatch.setattr(signal, "signal", lambda *_: None)
