@@ -59,7 +59,9 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="The split to score: train, valid or test.")] = "test",
     segment: Annotated[int | None, typer.Option(help="Segment length in tokens.")] = None,
-    memory: Annotated[int | None, typer.Option(help="Memory length; 0 for isolated segments.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(help="Memory length; 0 for isolated segments. It removes the recipe's span.")
+    ] = None,
     clamp: Annotated[
         int | None, typer.Option(help="Clamp length: the largest distinct distance; 0 for no clamp.")
     ] = None,

@@ -77,7 +77,8 @@ def lab(
     """Measure a claim of the papers on this machine, and compare it with the published figure.
 
     Writes NAME.json, pictures and index.html to the output folder. An experiment that was already measured with the
-    same settings and code is skipped. To continue an interrupted one, run the same command again.
+    same settings and code is skipped, except `positions` and `results`, which read the results of others. To continue
+    an interrupted one, run the same command again.
     """
     names = list(TITLES) if name == "all" else [name]
     if name != "all" and name not in TITLES:

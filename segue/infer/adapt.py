@@ -18,6 +18,7 @@ from segue.nn.language import LanguageModel
 from segue.nn.memory import Memory
 from segue.progress import Report, silent
 from segue.text.corpus import Stream
+from segue.text.lanes import Segment
 
 
 class Dynamic(Settings):
@@ -51,7 +52,7 @@ def mean_squares(
     memory: Memory = model.start(reach=reading.reach)
     count = 0
     for segment in segments(stream, reading, total):
-        memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)[1]
+        memory = _gradients(model, segment, memory)[1]
         for name, weight in trained_weights(model):
             assert weight.grad is not None
             squares[name].addcmul_(weight.grad, weight.grad)
@@ -67,13 +68,15 @@ def evaluate_dynamic(
     squares: Mapping[str, Tensor],
     dynamic: Dynamic,
     *,
+    lessons: Stream | None = None,
     limit: int | None = None,
     report: Report = silent,
 ) -> Score:
     """Score each segment, then train on it. The weights are restored afterwards. Learning rate 0 is static evaluation.
 
     θ ← θ − η g / (sqrt(MS) + ε) + λ (θ0 − θ) ⊙ RMSnorm. Weights move, so memory is hidden states.
-    A rate too high ends with nats that are not finite.
+    A rate too high ends with nats that are not finite. With `lessons`, a text as long, its segments are trained on
+    instead: what further training is worth without adaptation.
     """
     if dynamic.learning_rate == 0:
         return evaluate(model, stream, reading, limit=limit, report=report)
@@ -83,13 +86,17 @@ def evaluate_dynamic(
     pulls = {name: (dynamic.decay * size / mean).clamp(max=1) for name, size in sizes.items()}
     total = targets_of(stream, limit)
     memory: Memory = model.start(reach=reading.reach)
+    others = iter(()) if lessons is None else segments(lessons, reading, targets_of(lessons, total))
+    other_memory: Memory = model.start(reach=reading.reach)
     nats, done = 0.0, 0
     try:
         for segment in segments(stream, reading, total):
-            surprise, memory = _gradients(model, segment.tokens, segment.targets, memory, segment.starts)
+            surprise, memory = _gradients(model, segment, memory)
             nats, done = nats + surprise, done + segment.targets.numel()
             if not math.isfinite(nats):  # diverged; weights that are not finite do not recover
                 break
+            if lessons is not None:
+                _, other_memory = _gradients(model, next(others), other_memory)
             with torch.no_grad():
                 for name, weight in trained_weights(model):
                     assert weight.grad is not None
@@ -104,14 +111,12 @@ def evaluate_dynamic(
     return scored(stream, nats, total)
 
 
-def _gradients(
-    model: LanguageModel, tokens: Tensor, targets: Tensor, memory: Memory, starts: Tensor | None
-) -> tuple[float, Memory]:
+def _gradients(model: LanguageModel, segment: Segment, memory: Memory) -> tuple[float, Memory]:
     """The summed cross-entropy of a segment, in nats; the gradient of the mean is left in the weights."""
     device = memory.device
     model.zero_grad()
-    hidden, memory = model(tokens.to(device, non_blocking=True), memory, starts=starts)
-    nats = model.nats(hidden, targets.to(device, non_blocking=True))
+    hidden, memory = model(segment.tokens.to(device, non_blocking=True), memory, starts=segment.starts)
+    nats = model.nats(hidden, segment.targets.to(device, non_blocking=True))
     nats.mean().backward()
     return nats.double().sum().item(), memory
 

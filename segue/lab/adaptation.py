@@ -1,13 +1,18 @@
-"""Adaptation at test time: bits saved by dynamic evaluation and by the neural cache, tuned on the validation split."""
+"""Adaptation at test time: bits saved by dynamic evaluation and by the neural cache, tuned on the validation split.
+
+Each has a control that knows as much and adapts to nothing: steps of further training on other text, and a cache that
+gives every recent token the same weight.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
+import torch
 from torch import Tensor
 
-from segue.checkpoint import Bundle
+from segue.config import Reading
 from segue.infer.adapt import Cache, Dynamic, evaluate_cached, evaluate_dynamic, mean_squares
 from segue.infer.evaluate import Score, evaluate
 from segue.lab.architectures import trained_architecture, tuned_architecture
@@ -15,9 +20,13 @@ from segue.lab.drawing import canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
 from segue.lab.published import published, source
 from segue.lab.statistics import fewer_bits, half_range, mean, plus_minus, seed_count
+from segue.lab.word_models import FLAT
+from segue.nn.language import LanguageModel
+from segue.nn.models import build_language_model
 
 ARCHITECTURES = ("Transformer-XL", "LSTM")
-MODES = ("static", "dynamic evaluation", "neural cache")
+CONTROLS = {"dynamic evaluation": "steps on other text", "neural cache": "recent tokens"}
+MODES = ("static", *(mode for pair in CONTROLS.items() for mode in pair))
 
 SIZES = {True: (1500, 4000, 6000), False: (10_000, 30_000, 30_000)}
 """Quick or not: tokens to choose settings on, tokens to score, and tokens for the mean squares of gradients."""
@@ -29,63 +38,85 @@ Adaptation = Dynamic | Cache | None
 def measure(setting: Setting) -> Results:
     tuned_on, scored, gather = SIZES[setting.quick]
     models: Results = {}
+    untrained: Results = {}
     for name in ARCHITECTURES:
         architecture = tuned_architecture(setting, name)
-        seeds = [
-            _Reader(setting, trained_architecture(setting, architecture, seed), gather)
-            for seed in setting.seeds
-        ]
-        adaptations = {
-            mode: _best(seeds[0], tries, tuned_on, f"{name}, {mode}")
-            for mode, tries in _tries(setting.quick).items()
-        }
-        models[name] = [_scored(reader, adaptations, scored) for reader in seeds]
-    return {"tuned_on": tuned_on, "scored": scored, "gathered": gather, "models": models}
+        bundles = [trained_architecture(setting, architecture, seed) for seed in setting.seeds]
+        seeds = [_Reader(setting, bundle.model, bundle.reading, gather) for bundle in bundles]
+        chosen = _chosen(seeds[0], tuned_on, name)
+        models[name] = [_scored(reader, chosen, scored) for reader in seeds]
+        torch.manual_seed(setting.seed)
+        fresh = _Reader(setting, build_language_model(bundles[0].model.config), bundles[0].reading, gather)
+        untrained[name] = _scored(fresh, chosen, tuned_on)
+    sizes = {"tuned_on": tuned_on, "scored": scored, "gathered": gather}
+    return {**sizes, "models": models, "untrained": untrained}
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """A model that can be evaluated with any adaptation."""
+    """A model that can be evaluated in every mode."""
 
     setting: Setting
-    bundle: Bundle
+    model: LanguageModel
+    reading: Reading
     gather: int
 
     @cached_property
     def squares(self) -> dict[str, Tensor]:
-        return mean_squares(self.bundle.model, self.setting.stream("train"), self.bundle.reading, self.gather)
+        return mean_squares(self.model, self.setting.stream("train"), self.reading, self.gather)
 
-    def read(self, adaptation: Adaptation, split: str, tokens: int) -> Score:
-        model, reading, stream = self.bundle.model, self.bundle.reading, self.setting.stream(split)
+    def read(self, mode: str, adaptation: Adaptation, split: str, tokens: int) -> Score:
+        stream = self.setting.stream(split)
         match adaptation:
             case Dynamic():
-                return evaluate_dynamic(model, stream, reading, self.squares, adaptation, limit=tokens)
+                lessons = None if mode in CONTROLS else self.setting.stream("valid")
+                return evaluate_dynamic(
+                    self.model,
+                    stream,
+                    self.reading,
+                    self.squares,
+                    adaptation,
+                    lessons=lessons,
+                    limit=tokens,
+                )
             case Cache():
-                return evaluate_cached(model, stream, reading, adaptation, limit=tokens)
+                return evaluate_cached(self.model, stream, self.reading, adaptation, limit=tokens)
             case None:
-                return evaluate(model, stream, reading, limit=tokens)
+                return evaluate(self.model, stream, self.reading, limit=tokens)
 
 
 def _tries(quick: bool) -> dict[str, list[Adaptation]]:
-    """The settings that are tried for each mode."""
+    """The settings that are tried for each mode that has any of its own."""
     learning_rates, decays = ((3e-4, 1e-3), (1e-3,)) if quick else ((1e-4, 3e-4, 1e-3, 3e-3), (0.0, 1e-3))
-    flat, weights = ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0), (0.02, 0.05, 0.1))
+    flat, weights = (
+        ((0.1, 0.3), (0.05,)) if quick else ((0.03, 0.1, 0.3, 1.0, 3.0), (0.02, 0.05, 0.1, 0.2, 0.3))
+    )
     return {
         "static": [None],
         "dynamic evaluation": [
             Dynamic(learning_rate=rate, decay=decay) for rate, decay in product(learning_rates, decays)
         ],
         "neural cache": [Cache(flatness=one, weight=weight) for one, weight in product(flat, weights)],
+        "recent tokens": [Cache(flatness=FLAT, weight=weight) for weight in weights],
     }
 
 
-def _best(reader: _Reader, tries: Sequence[Adaptation], tokens: int, label: str) -> Adaptation:
+def _chosen(reader: _Reader, tokens: int, label: str) -> dict[str, Adaptation]:
+    """Each mode's settings; further training has those of dynamic evaluation."""
+    best = {
+        mode: _best(reader, mode, tries, tokens, f"{label}, {mode}")
+        for mode, tries in _tries(reader.setting.quick).items()
+    }
+    return {mode: best.get(mode, best["dynamic evaluation"]) for mode in MODES}
+
+
+def _best(reader: _Reader, mode: str, tries: Sequence[Adaptation], tokens: int, label: str) -> Adaptation:
     """The settings with the lowest validation loss, for the model of the first seed."""
     if len(tries) == 1:
         return tries[0]
     losses = []
     for adaptation in tries:
-        losses.append(reader.read(adaptation, "valid", tokens).nats)
+        losses.append(reader.read(mode, adaptation, "valid", tokens).nats)
         reader.setting.report(label, len(losses), len(tries))
     return tries[losses.index(min(losses))]
 
@@ -94,7 +125,7 @@ def _scored(reader: _Reader, adaptations: Mapping[str, Adaptation], tokens: int)
     """Bits per byte in every mode."""
     return {
         mode: {
-            "bits": reader.read(adaptation, "test", tokens).bits_per_byte,
+            "bits": reader.read(mode, adaptation, "test", tokens).bits_per_byte,
             "settings": _settings(adaptation),
         }
         for mode, adaptation in adaptations.items()
@@ -103,11 +134,13 @@ def _scored(reader: _Reader, adaptations: Mapping[str, Adaptation], tokens: int)
 
 def _settings(adaptation: Adaptation) -> Results:
     """The settings that were tuned."""
-    return (
-        {}
-        if adaptation is None
-        else adaptation.model_dump(include={"learning_rate", "decay", "weight", "flatness"})
-    )
+    match adaptation:
+        case None:
+            return {}
+        case Cache(flatness=flatness) if flatness == FLAT:
+            return adaptation.model_dump(include={"weight"})
+        case _:
+            return adaptation.model_dump(include={"learning_rate", "decay", "weight", "flatness"})
 
 
 def bits(results: Results, name: str, mode: str) -> list[float]:
@@ -123,12 +156,16 @@ def tell(results: Results) -> list[Block]:
         "segment after it was scored; the neural cache gives some probability to tokens that followed similar hidden "
         "states. In both, a token is always scored before the model adapts to it. "
         f"Their settings were chosen on {results['tuned_on']:,} tokens of the validation split, and "
-        f"{results['scored']:,} tokens of the test split were scored.",
-        *(_verdict(results, name, mode) for name in names for mode in MODES[1:]),
+        f"{results['scored']:,} tokens of the test split were scored. Weights that have not learned enough, or "
+        "nothing at all, gain from any text. So each mode has a control: as many steps of further training on "
+        "validation text, and a cache that gives all recent tokens the same weight, whatever the states. Only what is "
+        "saved beyond the control counts.",
+        *(_verdict(results, name, mode) for name in names for mode in CONTROLS),
         Table(
-            ["model", "mode", "bits per byte", "saved", "settings"],
+            ["model", "mode", "bits per byte", "saved", "untrained weights", "settings"],
             [_line(results, name, mode) for name in names for mode in MODES],
-            "Mean ± half the range of seeds.",
+            f"Mean ± half the range of seeds. Untrained weights, with the same settings: of {results['tuned_on']:,} "
+            "tokens, once.",
         ),
         Table(
             ["data", "model", "with", "before", "after", "saved"],
@@ -139,12 +176,13 @@ def tell(results: Results) -> list[Block]:
 
 
 def _verdict(results: Results, name: str, mode: str) -> Verdict:
-    before, after = bits(results, name, "static"), bits(results, name, mode)
+    before, after, control = (bits(results, name, one) for one in ("static", mode, CONTROLS[mode]))
     return Verdict(
-        f"{mode.capitalize()} saves bits with {'an LSTM' if name == 'LSTM' else name}.",
-        fewer_bits(after, before),
-        f"{plus_minus(after)} against {plus_minus(before)} bits per byte, {mean(after) - mean(before):+.3f}; "
-        f"{seed_count(before)}",
+        f"{mode.capitalize()} saves bits with {'an LSTM' if name == 'LSTM' else name}, by adapting to the text.",
+        fewer_bits(after, before) and fewer_bits(after, control),
+        f"{plus_minus(after)} against {plus_minus(before)} bits per byte, {mean(after) - mean(before):+.3f}; with "
+        f"{CONTROLS[mode]} alone {plus_minus(control)}, {mean(control) - mean(before):+.3f}; {seed_count(before)}",
+        size=f"{mean(after) - mean(before):+.3f} bits per byte, {mean(after) - mean(control):+.3f} against its control",
     )
 
 
@@ -159,6 +197,7 @@ def _line(results: Results, name: str, mode: str) -> list[str]:
         mode,
         plus_minus(bits(results, name, mode)),
         "–" if mode == "static" else plus_minus(saved, 4),
+        f"{results['untrained'][name][mode]['bits']:.3f}",
         ", ".join(f"{key} {value:g}" for key, value in settings.items()) or "–",
     ]
 
@@ -180,12 +219,13 @@ def draw(results: Results) -> list[Picture]:
             fmt="o",
             capsize=3,
         )
-        axis.set(title=name, xticks=range(len(MODES)), xticklabels=MODES, xlim=(-0.5, len(MODES) - 0.5))
+        axis.set(title=name, xticks=range(len(MODES)), xlim=(-0.5, len(MODES) - 0.5))
+        axis.set_xticklabels([mode.replace(" ", "\n") for mode in MODES], fontsize="small")
     axes[0].set(ylabel="bits per byte")
     return [
         Picture(
             "adaptation",
-            "Bits per byte with static weights, with dynamic evaluation and with a neural cache.",
+            "Bits per byte with static weights, dynamic evaluation and a neural cache, beside their controls.",
             figure,
         )
     ]
@@ -197,4 +237,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import segue
 from segue.config import Settings
-from segue.errors import InputError
+from segue.errors import ConfigError, InputError
 from segue.files import write_atomically
 from segue.lab.experiment import TITLES, Experiment, Results, Setting
 from segue.lab.source_digest import digest_here
@@ -41,7 +41,15 @@ def record_path(output: Path, name: str) -> Path:
 def read_record(output: Path, name: str) -> Record | None:
     """The record of an experiment; None if there is none."""
     path = record_path(output, name)
-    return Record(**read_object(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        record = Record(**read_object(path))
+    except ConfigError as error:
+        raise InputError(f"{path} is no record of the lab: {error}") from None
+    if record.experiment != name:
+        raise InputError(f"{path} is a record of {record.experiment!r}; remove it and measure again")
+    return record
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from segue.errors import InputError
 from segue.lab.drawing import inline, save, style
 from segue.lab.experiment import Block, Experiment, Picture, Table, Verdict, experiment
-from segue.lab.record import Record, read_records, version_mismatch, write_text
+from segue.lab.record import Record, read_records, record_path, version_mismatch, write_text
 from segue.lab.statistics import MARGIN
 from segue.lab.summary import Told, summary
+from segue.lab.tried_rates import edge_note
 
 PICTURES = "pictures"
 
@@ -24,29 +25,35 @@ def write_report(output: Path, draw: Sequence[str]) -> tuple[Path, list[str]]:
     records = read_records(output)
     if not records:
         raise InputError(f"{output} has no results yet; run: segue lab all --quick -o {output}")
-    sections, notes, told = [], list[str](), list[Told]()
+    sections, notes, told, pictures = [], list[str](), list[Told](), list[Picture]()
     for name, record in records.items():
         shown = experiment(name)
         note = version_mismatch(record, shown)
         if note:
             notes.append(f"{name}: {note}")
-        blocks, drawn = _told(shown, record, note)
-        for picture in drawn if name in draw else ():
-            save(picture, output / PICTURES)
+        blocks, drawn = _told(output, shown, record, note)
+        pictures += drawn if name in draw else ()
         told.append(Told(name, blocks, note, len(record.setting.get("seeds", [0]))))
         sections.append(_section(shown, record, note, blocks, drawn))
     template = files("segue.lab").joinpath("report.html").read_text(encoding="utf-8")
     page = template.replace("__MARGIN__", f"{MARGIN:g}").replace("__INDEX__", _index(records))
     page = page.replace("__SUMMARY__", summary(told)).replace("__SECTIONS__", "\n".join(sections))
-    write_text(output / "index.html", page)
+    write_text(output / "index.html", page)  # first: a folder with pictures and no page is not the lab's
+    for picture in pictures:
+        save(picture, output / PICTURES)
     return output / "index.html", notes
 
 
 def check_page(output: Path) -> None:
-    """Refuse to write over an index.html that is not a page of the lab."""
+    """Refuse to write over an index.html or pictures that are not the lab's, or into what is no folder."""
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; -o needs a folder")
     page, ours = output / "index.html", "<title>segue: what the papers claim, measured</title>"
     if page.exists() and ours not in page.read_text(encoding="utf-8", errors="replace"):
         raise InputError(f"{page} is not a page of the lab; nothing was overwritten: choose another folder")
+    pictures = output / PICTURES
+    if not page.exists() and pictures.exists() and not (pictures.is_dir() and not any(pictures.iterdir())):
+        raise InputError(f"{pictures} is not the lab's; nothing was overwritten: choose another folder")
 
 
 def _index(records: Iterable[str]) -> str:
@@ -54,14 +61,18 @@ def _index(records: Iterable[str]) -> str:
     return f"<ol>{''.join(links)}</ol>"
 
 
-def _told(shown: Experiment, record: Record, note: str) -> tuple[Sequence[Block], Sequence[Picture]]:
+def _told(
+    output: Path, shown: Experiment, record: Record, note: str
+) -> tuple[Sequence[Block], Sequence[Picture]]:
     """The blocks and pictures of a record; of another version's, if its shape is still known."""
     try:
         with style(shown.name):
-            return shown.tell(record.results), shown.draw(record.results)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+            tuning = edge_note(record.results)
+            return [*shown.tell(record.results), *([tuning] if tuning else [])], shown.draw(record.results)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
         if not note:
-            raise
+            path = record_path(output, shown.name)
+            raise InputError(f"{path} cannot be drawn ({error!r}); remove it and measure again") from error
         return [f"This version cannot draw results of that shape ({error!r}): measure them again."], []
 
 

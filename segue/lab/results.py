@@ -4,7 +4,8 @@ Nothing is trained here. Our figures come from the records of the other experime
 published rows are marked as not run here.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json
 from segue.errors import InputError
 from segue.infer.evaluate import evaluate
 from segue.lab.ablation import bits, name_of
+from segue.lab.adaptation import CONTROLS
 from segue.lab.compressors import measured_compressors
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, experiment
 from segue.lab.published import published, source
@@ -21,13 +23,26 @@ from segue.lab.statistics import mean
 from segue.lab.trained import training_seconds
 from segue.lab.words_page import small_figures
 from segue.recipe import Recipe, read_recipe, recipe_of
-from segue.text.corpus import open_corpus
+from segue.text.corpus import Corpus, open_corpus
 
 SCORED = {True: 20_000, False: 200_000}
 """The number of test tokens that a given run is scored on, quick or not."""
 
 
+class Given(NamedTuple):
+    """A run of `segue train` that is to be measured."""
+
+    name: str
+    path: Path
+    bundle: Bundle
+    recipe: Recipe
+    corpus: Corpus
+    core_hours: float
+
+
 def measure(setting: Setting) -> Results:
+    models = {} if setting.models is None else models_figures(setting.models)
+    given = given_runs(setting.runs)  # before anything is measured: what cannot be read is found at once
     ours = []
     for name, rows in (("ablation", _from_ablation), ("recl", _from_recl), ("adaptation", _from_adaptation)):
         record = read_record(setting.output, name)
@@ -36,8 +51,8 @@ def measure(setting: Setting) -> Results:
         ):  # another version may have another shape
             ours += [_with_facts(record, row, setting) for row in rows(record.results)]
     memories = []
-    for number, run in enumerate(setting.runs):
-        setting.report("given runs", number, len(setting.runs))
+    for number, run in enumerate(given):
+        setting.report("given runs", number, len(given))
         row, sweep = _from_run(setting, run)
         ours.append(row)
         memories += [sweep] if sweep else []
@@ -46,7 +61,7 @@ def measure(setting: Setting) -> Results:
         "memories": memories,
         "compressors": measured_compressors(setting),
         "words": _from_words(setting.output),
-        "models": {} if setting.models is None else models_figures(setting.models),
+        "models": models,
     }
 
 
@@ -118,7 +133,7 @@ def _from_recl(results: Results) -> Iterator[Results]:
 def _from_adaptation(results: Results) -> Iterator[Results]:
     """One row for each model and adaptation."""
     for name, seeds in results["models"].items():
-        for mode in seeds[0]:
+        for mode in (one for one in seeds[0] if one not in CONTROLS.values()):
             yield {
                 "model": f"{name}, {mode}",
                 "bits per byte": mean([one[mode]["bits"] for one in seeds]),
@@ -137,38 +152,49 @@ def _from_words(output: Path) -> Results:
     return {"data": record.results["source"], "rows": small_figures(record.results)}
 
 
-def _from_run(setting: Setting, run: Path) -> tuple[Results, Results]:
-    """The row of a run, and how it is read with longer memories."""
-    bundle, facts = load(run), read_json(run / "run.json")
-    recipe, corpus = recipe_of(read_recipe(run / "recipe.toml")), open_corpus(facts["data"])
+def given_runs(paths: Sequence[Path]) -> list[Given]:
+    """The runs, each once; named by their folders, or by their paths where two folders have the same name."""
+    distinct = list({path.resolve(): path for path in paths}.values())
+    names = Counter(path.name for path in distinct)
+    return [_given(path, path.name if names[path.name] == 1 else str(path)) for path in distinct]
+
+
+def _given(path: Path, name: str) -> Given:
+    bundle, facts = load(path), read_json(path / "run.json")
+    recipe, corpus = recipe_of(read_recipe(path / "recipe.toml")), open_corpus(facts["data"])
     if not isinstance(recipe, Recipe):
-        raise InputError(f"{run} is a translator; for its BLEU run: segue translate --reference")
+        raise InputError(f"{path} is a translator; for its BLEU run: segue translate --reference")
+    return Given(name, path, bundle, recipe, corpus, training_seconds(path) * facts["threads"] / 3600)
+
+
+def _from_run(setting: Setting, run: Given) -> tuple[Results, Results]:
+    """The row of a run, and how it is read with longer memories."""
     valid, score = (
         evaluate(
-            bundle.model,
-            corpus.stream(name),
-            bundle.reading,
+            run.bundle.model,
+            run.corpus.stream(name),
+            run.bundle.reading,
             limit=SCORED[setting.quick],
             report=lambda _task, done, total: setting.report(f"reading with {run.name}", done, total),
         )
         for name in ("valid", "test")
     )
-    split, train = corpus.header.splits["train"], recipe.train
-    steps = read_json(checkpoints(run)[-1] / COUNTERS)["step"]
+    split, train = run.corpus.header.splits["train"], run.recipe.train
+    steps = read_json(checkpoints(run.path)[-1] / COUNTERS)["step"]
     row = {
-        "model": f"{run.name}: {_shape(bundle)}",
-        "data": corpus.header.source,
+        "model": f"{run.name}: {_shape(run.bundle)}",
+        "data": run.corpus.header.source,
         "bits per byte": None if score.bytes is None else score.bits_per_byte,
         "word perplexity": score.word_perplexity,
         "valid": valid.word_perplexity if score.bytes is None else valid.bits_per_byte,
-        "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
+        "parameters": sum(weight.numel() for weight in run.bundle.model.parameters()),
         "training bytes": steps * train.lanes * train.segment * split.bytes / split.tokens,
-        "cpu hours": training_seconds(run) * facts["threads"] / 3600,
+        "cpu hours": run.core_hours,
         "scored tokens": score.tokens,
         "from": run.name,
         "quick": setting.quick,
     }
-    return row, memory_of_run(setting, run.name, bundle, train, corpus)
+    return row, memory_of_run(setting, run.name, run.bundle, train, run.corpus)
 
 
 def _shape(bundle: Bundle) -> str:
@@ -185,7 +211,9 @@ def tell(results: Results) -> list[Block]:
         "for minutes on a few cores: they show what such a machine reaches, not what the architecture can do. "
         f"{len(known)} data sets are shown, {len(here.intersection(known))} of them with our results: "
         f"{', '.join(known)}. Rows marked “published” were not run here; to add your own, train a "
-        "preset and pass its run: segue lab results --run RUN.",
+        "preset and pass its run: segue lab results --run RUN. Core hours are wall-clock time times threads, on "
+        "machines that may have been busy; scored tokens are bytes or pieces, whatever the row's model reads. Of "
+        "ablation there are two rows, the best with recurrence and the best without, by these figures themselves.",
         *tell_memories(results.get("memories", [])),
     ]
     others = sorted(here - set(known))
@@ -313,7 +341,7 @@ def _score(row: Results, unit: str) -> float | None:
 
 
 def _beside_head() -> list[str]:
-    return ["status", "parameters", "training bytes", "CPU hours", "scored tokens"]
+    return ["status", "parameters", "training bytes", "core hours", "scored tokens"]
 
 
 def _beside(row: Results) -> list[str]:

@@ -136,11 +136,9 @@ def run_name(setting: Setting, recipe: Recipe) -> str:
 
 
 def _finished(run: Path) -> bool:
-    if not (run / "log.jsonl").is_file():
-        return False
     try:
         events = read_log(run)
-    except (ValueError, RecursionError):  # killed while it wrote a line, or damaged since
+    except InputError:  # killed before it began, or while it wrote a line, or damaged since
         return False
     return any(event["kind"] == "done" for event in events[-1:])
 

@@ -22,7 +22,7 @@ import torch
 import segue
 from segue.checkpoint import CHECKPOINTS, Bundle, TextEncoder, Translator, checkpoints, read_json
 from segue.distributed import Ranks, process_group
-from segue.errors import TrainingError
+from segue.errors import InputError, TrainingError
 from segue.files import beside, flush, locked, write_atomically
 from segue.interop.vectors import Vectors
 from segue.launch import launch_id, local_device, processor, restart_count
@@ -304,4 +304,10 @@ def _environment(opened: Data, device: str, ranks: Ranks) -> dict[str, Any]:
 
 def read_log(run: Path) -> list[dict[str, Any]]:
     """The events of a run, in order."""
-    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    path = run / "log.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        raise InputError(f"{run} has no {path.name}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None

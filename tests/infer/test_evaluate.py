@@ -291,6 +291,18 @@ def test_dynamic_evaluation_that_diverges_ends_there_and_leaves_the_model_as_it_
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
+def test_steps_on_another_text_teach_that_text() -> None:
+    model, stream = build(shape()), stream_of([1, 5, 2, 9] * 60)
+    reading, dynamic = Reading(segment=8, reach=Reach(memory=8)), Dynamic(learning_rate=0.02, decay=0)
+    squares = mean_squares(model, some_stream(61), reading, 60)
+
+    def nats(lessons: Stream | None) -> float:
+        return evaluate_dynamic(model, stream, reading, squares, dynamic, lessons=lessons).nats
+
+    assert nats(stream) == nats(None)
+    assert nats(stream_of([4, 3, 6, 7] * 60)) > evaluate(model, stream, reading).nats
+
+
 def test_dynamic_evaluation_learns_what_repeats() -> None:
     model, stream = build(shape()), stream_of([1, 5, 2, 9] * 60)
     reading = Reading(segment=8, reach=Reach(memory=8))

@@ -17,7 +17,7 @@ from segue.lab import trained, tuning
 from segue.lab.cache import cached
 from segue.lab.experiment import TITLES, Experiment, Picture, Setting, Table, Verdict, experiment
 from segue.lab.record import measured, read_record, record_path
-from segue.lab.report import write_report
+from segue.lab.report import check_page, write_report
 
 TINY = trained.Budget(width=8, layers=1, heads=2, lanes=4, segment=8, steps=3, scored=1000)
 RUN = CliRunner()
@@ -231,3 +231,28 @@ def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"index.html is not a page of the lab; nothing was overwritten"):
         write_report(tmp_path, [])
     assert (tmp_path / "index.html").read_text() == "<title>my site</title>"
+
+
+def test_a_forged_record_is_named(tmp_path: Path) -> None:
+    committed = json.loads((Path(__file__).parents[2] / "docs/results/lab/speed.json").read_text())
+    path = tmp_path / "speed.json"
+    for change, said in (
+        ({"results": {}}, "speed.json cannot be drawn"),
+        ({"experiment": "words"}, "speed.json is a record of 'words'"),
+        ({"format": "mine"}, "speed.json is no record of the lab: Record"),
+    ):
+        path.write_text(json.dumps(committed | change))
+        with pytest.raises(InputError, match=said):
+            write_report(tmp_path, [])
+
+
+def test_strangers_pictures_and_files_stay(tmp_path: Path) -> None:
+    picture = tmp_path / "mine" / "pictures" / "speed.png"
+    picture.parent.mkdir(parents=True)
+    picture.write_text("mine")
+    with pytest.raises(InputError, match="pictures is not the lab's; nothing was overwritten"):
+        check_page(tmp_path / "mine")
+    with pytest.raises(InputError, match="is a file; -o needs a folder"):
+        check_page(picture)
+    picture.unlink()
+    check_page(tmp_path / "mine")  # an empty folder is nobody's
