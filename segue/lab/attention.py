@@ -62,11 +62,10 @@ def untrained_model(config: XLConfig, seed: int) -> TransformerXL:
 @torch.no_grad()
 def _attended(setting: Setting, model: TransformerXL, label: str) -> Results:
     length, count = budget(setting).segment, AVERAGED_SEGMENTS[setting.quick]
-    memory_length = 4 * length
-    reading = Reading(segment=length, reach=Reach(memory=memory_length))
-    sums, last = _Sums(memory_length), {}
+    reading = Reading(segment=length, reach=Reach(memory=length))  # as in training
+    sums, last = _Sums(length), {}
     memory: Memory = model.start(reach=reading.reach)
-    warmup = memory_length // length
+    warmup = 1
     for number, segment in enumerate(
         segments(setting.stream("test"), reading, (warmup + count) * length, documents=False)
     ):
@@ -78,9 +77,9 @@ def _attended(setting: Setting, model: TransformerXL, label: str) -> Results:
         setting.report(label, number + 1, warmup + count)
     return {
         "segment": length,
-        "held": memory_length,
+        "held": length,
         "segments": count,
-        "maps": [_rounded(last[name][:, :, memory_length - length :], 3) for name in sums.names],
+        "maps": [_rounded(last[name], 3) for name in sums.names],
         "by distance": {
             term: _rounded(torch.cat(rows) / count, 5) for term, rows in sums.by_distance().items()
         },
@@ -188,10 +187,10 @@ def tell(results: Results) -> list[Block]:
     by_term = _distances_by_term(results)
     alone = ", ".join(f"({letter}) {by_term[term]:.1f}" for term, letter in zip(TERMS, "abcd", strict=True))
     return [
-        f"A trained Transformer-XL read test text with a memory of {results['held']} states, in segments of "
-        f"{results['segment']}. The maps show one segment: a row per query, a column per key, with the nearest "
-        f"{results['segment']} states of memory to the left of the seam. The averages are over "
-        f"{results['segments']} segments.",
+        f"A trained Transformer-XL read test text as in training: with a memory of {results['held']} states, in "
+        f"segments of {results['segment']}. The maps show one segment: a row per query, a column per key, with the "
+        f"memory to the left of the seam. The averages are over {results['segments']} segments; averages by distance "
+        f"end at {results['held']}, the farthest that every query reaches.",
         f"Untrained attention is nearly uniform, so {_range(results, 'in memory', '.0%')} of its weight is on memory, "
         f"where most keys are; of the trained model's, {ours['in memory']:.0%}. The total weight on memory therefore "
         "says nothing; a large weight on a single state in memory does. Each figure below is compared with "
@@ -217,10 +216,11 @@ def tell(results: Results) -> list[Block]:
         "effect on the weights; the table shows how much each term differs between the keys of one query. The "
         "pictures by distance also show the weights that each term alone would give.",
         Verdict(
-            "The position terms attend to near tokens, the content term to distant ones.",
+            "The position terms attend to near tokens; the content term alone does not.",
             _beyond(results, "terms apart"),
             f"mean distance of each term alone, in tokens: {alone}; (a) is {ours['terms apart']:.2f} times as far "
-            f"as the farther of (b) and (d), with untrained weights {_range(results, 'terms apart', '.3f')} times",
+            f"as the farther of (b) and (d), with untrained weights {_range(results, 'terms apart', '.3f')} times; "
+            f"equal weights at all distances would give {results['held'] / 2:g} tokens",
         ),
         *_tables(results, distances, by_term),
         "For an interactive page: segue attention RUN --text “…”.",
@@ -317,5 +317,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
-    version=2,
+    version=3,
 )

@@ -82,9 +82,9 @@ def tell(results: Results) -> list[Block]:
         "cannot know which of the two came later. segue refuses such a reading, except here. All models "
         f"have the same shape and were trained on the same {results['trained']:,} tokens.",
         Verdict(
-            "With positions that restart, attention cannot distinguish memory from segment.",
+            "With positions that restart, the first layer's attention cannot distinguish memory from segment.",
             max(apart["confused"]) < 1e-3 < min(apart["xl"]),
-            "a property of the positions, whatever the weights: on a text of blanks, the first layer's attention "
+            "a property of the positions, whatever the weights: on a text of blanks, its "
             "weights at the same position in memory and in the segment differ by a factor of "
             f"{_factor(apart['confused'])}; with relative positions by {_factor(apart['xl'])}; {seeds}",
         ),
@@ -93,11 +93,16 @@ def tell(results: Results) -> list[Block]:
             fewer_bits(bits["xl"], bits["confused"]),
             f"{plus_minus(bits['xl'])} bits per byte against {plus_minus(bits['confused'])}; {seeds}",
         ),
+        "Being able to tell them apart is not enough either: absolute positions that continue across segments differ "
+        f"by a factor of {_factor(apart['onward'])}, and need {plus_minus(bits['onward'])} bits per byte. They grow "
+        "with the text, so that training sees each of them only a few times. What relative positions add is that "
+        "the same distance looks the same everywhere.",
         Verdict(
             "A memory with restarting positions is of little use.",
             saved["xl"] > MARGIN and saved["confused"] < saved["xl"] / 2,
             f"compared with isolated segments ({plus_minus(bits['isolated'])}) it changes bits per byte by "
-            f"{-saved['confused']:+.3f}, and a memory with relative positions by {-saved['xl']:+.3f}; {seeds}",
+            f"{-saved['confused']:+.3f}, and a memory with relative positions by {-saved['xl']:+.3f}, to which the "
+            f"other positions contribute as well as the memory (fragmentation tells them apart); {seeds}",
         ),
         Table(
             ["positions", "bits per byte", "weights differ by a factor of"],

@@ -172,13 +172,16 @@ def tell(results: Results) -> list[Block]:
         f"positional encoding. Each model here was trained on {results['tokens']:,} "
         f"tokens with the same budget, and then evaluated with up to {factors[-1]} times the context "
         "length of training: encodings that know distances with a longer memory, the absolute one with longer "
-        "segments, since its positions restart in each. "
+        "segments, since its positions restart in each. A context length is that of the memory, or of a span or "
+        "segment; a memory has the segment's own tokens beside it. Shaw's table has a row for each distance of "
+        "training, and longer distances share the last, which training rarely saw. "
         + (
             "The validation split chooses the longer length that is compared."
             if all("valid" in side for side in sides.values())
             else "The best longer length is compared."
         )
-        + " A run that was trained for longer is read in the same way by segue lab results --run RUN.",
+        + " Runs of yours, trained for longer or on other text, are read with longer memories by segue lab results "
+        "--run RUN.",
         *([_chosen_clamps(sides)] if "xl-clamp" in sides else []),
         *(_verdict(SIDES[name], side) for name, side in sides.items()),
         *([_clamp_verdict(sides)] if {"xl", "xl-clamp"} <= sides.keys() else []),

@@ -39,7 +39,12 @@ def test_every_call_is_counted() -> None:
 
 def test_a_difference_of_untrained_weights_is_no_seam() -> None:
     """Untrained, the loss is about the same at all positions, and a tiny difference does not count as shown."""
-    bits = {"segments": [7.9011] * 4 + [7.9001] * 4, "sliding": [7.9001] * 8, "xl": [7.9] * 8}
+    bits = {
+        "segments": [7.9011] * 4 + [7.9001] * 4,
+        "sliding": [7.9001] * 8,
+        "relative": [7.9001] * 8,
+        "xl": [7.9] * 8,
+    }
     modes = {mode: [{"bits": bits[mode], "read": 1.0}] for mode in fragmentation.MODES}
     results = {"segment": 8, "scored": 8, "trained": 0, "ways": modes}
     verdicts = [block for block in fragmentation.tell(results) if isinstance(block, Verdict)]
