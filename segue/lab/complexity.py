@@ -194,10 +194,11 @@ def tell(results: Results) -> list[Block]:
         _growth(results, "products", "Multiplications grow as published: n² d, n d², k n d², r n d."),
         _growth(results, "seconds", "Time grows in the same way."),
         Verdict(
-            "Restricted attention is linear in length, in multiplications and memory; full attention is not.",
-            _linear(restricted) and not _linear(full),
+            "Restricted attention is linear in length, in multiplications and memory; full attention multiplies more.",
+            _linear(restricted) and full["products"]["n"] >= LINEAR_BELOW,
             f"{_memory(restricted)}; in full attention {_memory(full)} (it is computed in blocks, so that its memory "
-            "need not grow with n²; an exponent below 1.1 counts as linear)",
+            "need not grow with n²; large weights are not saved for the backward pass but computed again there; an "
+            f"exponent below {LINEAR_BELOW} counts as linear)",
         ),
         _cheaper(results),
         Table(
@@ -219,11 +220,11 @@ def tell(results: Results) -> list[Block]:
     ]
 
 
-LINEAR = ("products", "largest", "kept")
+LINEAR, LINEAR_BELOW = ("products", "largest", "kept"), 1.1
 
 
 def _linear(exponents: Results) -> bool:
-    return all(exponents[what]["n"] < 1.1 for what in LINEAR)
+    return all(exponents[what]["n"] < LINEAR_BELOW for what in LINEAR)
 
 
 def _memory(exponents: Results) -> str:

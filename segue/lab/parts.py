@@ -253,8 +253,10 @@ def tell(results: Results) -> list[Block]:
     return [
         "A Transformer has many parts that each seem small. Here a small one (4 layers of width 64, isolated "
         f"segments) is trained on {results['tokens']:,} tokens, once complete and once without each part; "
-        "in the full version every variant first tries the same three learning rates. The curves show the validation "
-        "loss during training.",
+        "in the full version every variant first tries the same three learning rates. The conditions are those of "
+        "2017, with Adam and large initial weights: with smaller ones, or with Muon, scaling and warm-up would matter "
+        "little. A rate is chosen with one seed; where seeds differ widely, it was near the highest that the variant "
+        "bears. The curves show the validation loss during training.",
         *(_verdict(variants, name, claim) for name, claim in CLAIMS.items()),
         Verdict(
             "Label smoothing makes predictions less confident: more bits per token, but a higher accuracy.",

@@ -10,7 +10,7 @@ from segue.lab.experiment import Block, Verdict
 LONGEST = 140
 """Characters of a cell: what is longer is cut, and is complete in the section."""
 
-SEEDS = re.compile(r"; (one seed|each of \d+ seeds)$")
+SEEDS = re.compile(r"; (one seed|each of \d+ seeds)(?=$| \()")
 
 
 class Told(NamedTuple):

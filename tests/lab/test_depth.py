@@ -102,8 +102,8 @@ def _results(chosen: list[list[float]]) -> Results:
 def test_more_steps_must_be_chosen_with_every_seed_and_by_a_margin(end: float, shown: bool) -> None:
     seeds = [[4.0] * 8 + [end] * 8, [4.0] * 8 + [end + 0.01] * 8]
     verdicts = [block for block in tell(_results(seeds)) if isinstance(block, Verdict)]
-    (chosen,) = [one for one in verdicts if one.claim.startswith("Tokens choose more steps")]
+    (chosen,) = [one for one in verdicts if one.claim.startswith("Tokens halt sooner")]
     assert chosen.shown is shown
     against = [[4.0] * 16, seeds[0]]
     verdicts = [block for block in tell(_results(against)) if isinstance(block, Verdict)]
-    assert not next(one for one in verdicts if one.claim.startswith("Tokens choose more steps")).shown
+    assert not next(one for one in verdicts if one.claim.startswith("Tokens halt sooner")).shown
