@@ -1,11 +1,13 @@
 """Vanishing gradients: the norm of d hidden_t / d input_{t-k} by distance k.
 
 Measured through the embedding: if every position of the text has its own token id, the gradient of a row of the
-embedding is the gradient of one input. Letters: B lanes, T tokens, C width, k distance.
+embedding is the gradient of one input. Some text is read before, without gradients: the first tokens after an empty
+state are unlike others. Letters: B lanes, T tokens, C width, k distance.
 """
 
 import math
 from collections.abc import Callable
+from statistics import linear_regression
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +43,8 @@ def measure(setting: Setting) -> Results:
         for name, build in _fresh().items()
     }
     setting.report("untrained models", 1, 1)
-    stream, text = setting.stream("test"), LANES * LENGTH
-    tokens = torch.from_numpy(stream.ids[:text].astype("int64")).view(LANES, LENGTH)
+    stream, text = setting.stream("test"), 2 * LANES * LENGTH
+    tokens = torch.from_numpy(stream.ids[:text].astype("int64")).view(LANES, -1)
     learned = {}
     for name in TRAINED:
         architecture = tuned_architecture(setting, name)
@@ -71,7 +73,7 @@ def _fresh() -> dict[str, Callable[[int], LanguageModel]]:
 def _recurrent(seed: int, cell: str) -> RecurrentModel:
     torch.manual_seed(seed)
     config = RecurrentConfig.model_validate(
-        {"vocab": LANES * LENGTH, "width": WIDTH, "layers": 1, "tied": False, "cell": cell}
+        {"vocab": 2 * LANES * LENGTH, "width": WIDTH, "layers": 1, "tied": False, "cell": cell}
     )
     return RecurrentModel(config).double()
 
@@ -98,7 +100,7 @@ def _remembering(seed: int) -> RecurrentModel:
 
 def _transformer(seed: int) -> LanguageModel:
     torch.manual_seed(seed)
-    config = XLConfig(vocab=LANES * LENGTH, width=WIDTH, layers=3, heads=4, tied=False)
+    config = XLConfig(vocab=2 * LANES * LENGTH, width=WIDTH, layers=3, heads=4, tied=False)
     return build_language_model(config).double()
 
 
@@ -116,18 +118,23 @@ def by_position(model: LanguageModel, tokens: Tensor) -> LanguageModel:
 def norms(model: LanguageModel, lanes: int, length: int, seed: int) -> list[float]:
     """The Frobenius norm of d hidden / d input over sqrt(C) by distance from 0, estimated with random directions.
 
-    The expected square of the gradient along a random unit vector is the squared Frobenius norm over C.
+    As many tokens are read before. The expected square of the gradient along a random unit vector is the squared
+    Frobenius norm over C.
     """
-    ids = torch.arange(lanes * length).view(lanes, length)
-    hidden, _ = model(ids, model.start(lanes=lanes, reach=Reach(memory=1)))
+    before, ids = torch.arange(2 * lanes * length).view(lanes, -1).split(length, dim=1)
+    reach = Reach(memory=1 if isinstance(model, RecurrentModel) else length // 2)
+    with torch.no_grad():
+        _, memory = model(before, model.start(lanes=lanes, reach=reach))
+    hidden, _ = model(ids, memory)
     width, draw = hidden.size(-1), torch.Generator().manual_seed(seed)
     total = torch.zeros(length, dtype=hidden.dtype)
     for _ in range(DIRECTIONS):
         direction = torch.randn(lanes, width, generator=draw, dtype=hidden.dtype)
         along = (hidden[:, -1] * direction / direction.norm(dim=1, keepdim=True)).sum()
         (gradient,) = torch.autograd.grad(along, model.vocabulary.tables[0], retain_graph=True)
+        inputs = gradient.view(lanes, 2 * length, width)[:, length:]
         # the embedding multiplies its rows by sqrt(C)
-        total += (gradient.view(lanes, length, width) / math.sqrt(width)).square().sum(dim=-1).mean(dim=0)
+        total += (inputs / math.sqrt(width)).square().sum(dim=-1).mean(dim=0)
     return [float(value) for value in (total / DIRECTIONS).sqrt().flip(0)]
 
 
@@ -140,10 +147,10 @@ def _summary(seeds: list[list[float]]) -> Results:
 
 
 def factor(by_distance: list[float]) -> float:
-    """The mean factor of the norm from one distance to the next, without the first few distances."""
-    near, far = 5, len(by_distance) - 1
-    rise = math.log(max(by_distance[far], SMALLEST_NORM)) - math.log(max(by_distance[near], SMALLEST_NORM))
-    return math.exp(rise / (far - near))
+    """The factor of the norm from one distance to the next, by least squares, without the first few distances."""
+    near = 5
+    logs = [math.log(max(norm, SMALLEST_NORM)) for norm in by_distance[near:]]
+    return math.exp(linear_regression(range(len(logs)), logs).slope)
 
 
 def tell(results: Results) -> list[Block]:
@@ -158,7 +165,8 @@ def tell(results: Results) -> list[Block]:
         "the gradient is multiplied at every step by about the same matrix: it vanishes or explodes exponentially. "
         "Open gates multiply it by numbers near one. Attention connects any two positions directly, without repeated "
         "multiplication. The norm of d hidden_t / d input_{t-k} is shown by k, "
-        f"for untrained models (width {results['width']}) and for trained ones on real text. The first three "
+        f"for untrained models (width {results['width']}) and for trained ones on real text, after as much text again: the "
+        "first tokens after an empty state are unlike others. The first three "
         "verdicts are about untrained weights; the last asks whether the architectures keep this order after training.",
         Verdict(
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
@@ -225,4 +233,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     tell=tell,
     draw=draw,
+    version=2,
 )
