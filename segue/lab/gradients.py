@@ -165,9 +165,9 @@ def tell(results: Results) -> list[Block]:
         "the gradient is multiplied at every step by about the same matrix: it vanishes or explodes exponentially. "
         "Open gates multiply it by numbers near one. Attention connects any two positions directly, without repeated "
         "multiplication. The norm of d hidden_t / d input_{t-k} is shown by k, "
-        f"for untrained models (width {results['width']}) and for trained ones on real text, after as much text again: the "
-        "first tokens after an empty state are unlike others. The first three "
-        "verdicts are about untrained weights; the last asks whether the architectures keep this order after training.",
+        f"for untrained models (width {results['width']}) and for trained ones on real text, after as much text again: "
+        "the first tokens after an empty state are unlike others. The first three verdicts are about untrained "
+        "weights; the last asks whether the architectures keep this order after training.",
         Verdict(
             "In a plain RNN gradients vanish if its recurrent matrix is small, and explode if it is large.",
             max(ratios[small]) < 1 / VANISHED_RATIO and min(ratios[large]) > VANISHED_RATIO,

@@ -45,10 +45,9 @@ def measure(setting: Setting) -> Results:
     split = "test" if "test" in header.splits else "valid"
     rows: dict[str, Results] = {}
     for name, side in SIDES.items():
-        base = "Transformer as published" if name.startswith("as published") else name
-        tries = rows[base]["tries"] if base in rows else _tries(setting, name, size)
-        chosen = rows[base]["chosen"] if base in rows else min(tries, key=lambda one: float(one["nats"]))
-        tried = {key: chosen[key] for key in ("optimizer", "learning_rate")}
+        tries = _tries(setting, name, size)
+        chosen = _chosen(setting, name, size, split, tries)
+        tried = settings_of(chosen)
         rows[name] = {
             "tries": tries,
             "chosen": chosen,
@@ -90,6 +89,21 @@ def _tries(setting: Setting, name: str, size: Sizes) -> list[Results]:
         return {**tried, "nats": _cached(setting, short, key, lambda: nats(tried))}
 
     return [tuned(tried) for tried in tries]
+
+
+def _chosen(setting: Setting, name: str, size: Sizes, split: str, tries: list[Results]) -> Results:
+    """The better of the best two tries, by validation loss after all steps: a quarter of them favours high rates."""
+    finalists = sorted(tries, key=lambda one: float(one["nats"]))[:2]
+    if len(finalists) == 1:
+        return finalists[0]
+    for one in finalists:
+        reached = _reached(setting, name, size, settings_of(one), setting.seed, split)
+        one["whole"] = reached["averaged"]["nats"]
+    return min(finalists, key=lambda one: float(one["whole"]))
+
+
+def settings_of(tried: Results) -> Results:
+    return {key: tried[key] for key in ("optimizer", "learning_rate")}
 
 
 def _cached(setting: Setting, size: Sizes, key: Results, compute: Callable[[], Any]) -> Any:
@@ -152,9 +166,11 @@ def better(left: Sequence[float], right: Sequence[float]) -> bool:
 def tell(results: Results) -> list[Block]:
     return [
         f"Translators of about the same size are trained on {results['pairs']:,} sentence pairs for "
-        f"{results['steps']} steps of at most {results['tokens']:,} tokens. Every side first tries four "
-        "settings of its optimizer for a quarter of the steps, and takes the one with the lowest validation loss; the "
-        "published recipe (post-norm, sinusoids, Adam, warm-up) tries four learning rates. RNNs are GRUs that read the "
+        f"{results['steps']} steps of at most {results['tokens']:,} tokens. Every side first tries five "
+        "settings of its optimizer for a quarter of the steps and the best two for all of them, and takes the one with "
+        "the lowest validation loss; the "
+        "published recipe (post-norm, sinusoids, Adam, warm-up, then a rate that falls as 1 / √step; the others' falls "
+        "as a cosine) tries five learning rates, with and without each of its parts. RNNs are GRUs that read the "
         "source in both directions. At this scale, the figures tell which model learns faster, not how good it can "
         "become.",
         *_verdicts(results),
@@ -182,7 +198,7 @@ def _verdicts(results: Results) -> Iterator[Verdict]:
             "as published, without label smoothing",
         ),
         (
-            "The published Transformer needs its warm-up.",
+            "The published Transformer is better with its warm-up.",
             "Transformer as published",
             "as published, without warm-up",
         ),
@@ -297,6 +313,7 @@ def _skipped(setting: Setting) -> str:
 
 EXPERIMENT = Experiment(
     name="translation",
+    version=2,
     claim="The Transformer translates better than recurrent encoder-decoders, after less training.",
     measure=measure,
     tell=tell,

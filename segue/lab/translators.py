@@ -16,9 +16,9 @@ from segue.checkpoint import Translator
 from segue.config import RecurrentSeq2SeqConfig, Seq2SeqConfig, Translating, TranslationConfig
 from segue.infer.judge import bleu, chrf, split_nats, split_texts
 from segue.infer.translate import translate
+from segue.lab import tuning
 from segue.lab.experiment import Results, Setting
 from segue.lab.train_loop import optimize, short_schedule
-from segue.lab.tuning import TRIES
 from segue.nn.encoder_decoder import EncoderDecoder
 from segue.nn.models import build_translator
 from segue.recipe import Schedule
@@ -71,7 +71,11 @@ SIDES: dict[str, Side] = {
 }
 """All sides. The RNN reads the source in both directions (GRU). The last two are the second with a part removed."""
 
-PUBLISHED_TRIES = tuple({"optimizer": "adam", "learning_rate": rate} for rate in (1e-3, 2e-3, 4e-3, 8e-3))
+TRIES = (*tuning.TRIES, {"optimizer": "muon", "learning_rate": 2e-2})
+
+PUBLISHED_TRIES = tuple(
+    {"optimizer": "adam", "learning_rate": rate} for rate in (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+)
 """The published recipe keeps its optimizer, and tries as many learning rates as others try settings."""
 
 

@@ -16,8 +16,7 @@ from segue.lab import translation, translators
 from segue.lab.experiment import Setting, Verdict
 from segue.lab.record import measured
 from segue.lab.report import write_report
-from segue.lab.translators import FULL, SIDES, Averaged, Sizes, config_of, schedule_of, tries_of
-from segue.lab.tuning import TRIES
+from segue.lab.translators import FULL, SIDES, TRIES, Averaged, Sizes, config_of, schedule_of, tries_of
 from segue.nn.models import build_translator
 from segue.text.pairs import open_pairs
 from segue.training.optim import learning_rate_at
