@@ -178,8 +178,7 @@ def evaluate(
         score = _scored(model, corpus, split, reading, mode, limit, progress.update, ranks)
         if not ranks.first:
             return
-    way = next((name for name, chosen in ways.items() if chosen), "memory")
-    facts = facts_of(score, way, reading) | settings_of(mode) | {"int8": int8, "kv_cache": kv_cache}
+    facts = facts_of(score, ways, reading) | settings_of(mode, int8, kv_cache)
     facts |= {"split": split, "seconds": time.monotonic() - begin}
     if ranks.world_size > 1:
         facts |= {"ranks": ranks.world_size, "overlap": model.looks_back(reading)}

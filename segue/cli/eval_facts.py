@@ -1,6 +1,7 @@
 """What `segue eval` tells of a language model's score: the figures and all that they depend on."""
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from segue.errors import InputError
@@ -10,9 +11,10 @@ if TYPE_CHECKING:
     from segue.infer.evaluate import Score
 
 
-def facts_of(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
+def facts_of(score: "Score", ways: Mapping[str, bool], reading: "Reading") -> dict[str, Any]:
     from segue.infer.ngram_mixture import MixedScore
 
+    mode = next((name for name, chosen in ways.items() if chosen), "memory")
     if not math.isfinite(score.nats):
         hint = "try a smaller --learning-rate" if mode == "dynamic" else "are the model's weights sound?"
         raise InputError(f"the loss is not finite; {hint}")
@@ -37,15 +39,17 @@ def facts_of(score: "Score", mode: str, reading: "Reading") -> dict[str, Any]:
     }
 
 
-def settings_of(mode: object) -> dict[str, Any]:
-    """The settings of an adaptation, named as the options are."""
+def settings_of(mode: object, int8: bool, kv_cache: str) -> dict[str, Any]:
+    """The precision, and the settings of an adaptation, named as the options are."""
     from segue.infer.adapt import Cache, Dynamic
 
+    precision = {"int8": int8, "kv_cache": kv_cache}
     if isinstance(mode, Dynamic):
-        return {"learning_rate": mode.learning_rate, "decay": mode.decay}
+        return {"learning_rate": mode.learning_rate, "decay": mode.decay, **precision}
     if isinstance(mode, Cache):
-        return {"cache": mode.size, "cache_weight": mode.weight, "cache_flatness": mode.flatness}
-    return {}
+        cache = {"cache": mode.size, "cache_weight": mode.weight, "cache_flatness": mode.flatness}
+        return {**cache, **precision}
+    return precision
 
 
 def text_of(facts: dict[str, Any]) -> str:
