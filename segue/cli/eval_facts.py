@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(score: "Score", ways: Mapping[str, bool], reading: "Reading") -> dict[str, Any]:
+    """The figures of a score, and how the model was read."""
     from segue.infer.ngram_mixture import MixedScore
 
     mode = next((name for name, chosen in ways.items() if chosen), "memory")
@@ -53,6 +54,7 @@ def settings_of(mode: object, int8: bool, kv_cache: str) -> dict[str, Any]:
 
 
 def text_of(facts: dict[str, Any]) -> str:
+    """The same in two lines, or three with n-grams."""
     lossless = facts["bits_per_byte"] is not None
     bits = f"{facts['bits_per_byte']:.4f} bits per byte, " if lossless else ""
     size = f", {facts['bytes']:,} bytes" if lossless else ""

@@ -177,11 +177,15 @@ def tell(results: Results) -> list[Block]:
 
 def _verdict(results: Results, name: str, mode: str) -> Verdict:
     before, after, control = (bits(results, name, one) for one in ("static", mode, CONTROLS[mode]))
+    fresh = results["untrained"][name]
+    beyond = fresh[mode]["bits"] - fresh[CONTROLS[mode]]["bits"]
     return Verdict(
         f"{mode.capitalize()} saves bits with {'an LSTM' if name == 'LSTM' else name}, by adapting to the text.",
         fewer_bits(after, before) and fewer_bits(after, control),
         f"{plus_minus(after)} against {plus_minus(before)} bits per byte, {mean(after) - mean(before):+.3f}; with "
-        f"{CONTROLS[mode]} alone {plus_minus(control)}, {mean(control) - mean(before):+.3f}; {seed_count(before)}",
+        f"{CONTROLS[mode]} alone {plus_minus(control)}, {mean(control) - mean(before):+.3f}; untrained weights "
+        f"{beyond:+.3f} against their control, so {'training' if beyond > 0 else 'not training alone'} made this; "
+        f"{seed_count(before)}",
         size=f"{mean(after) - mean(before):+.3f} bits per byte, {mean(after) - mean(control):+.3f} against its control",
     )
 
