@@ -169,7 +169,7 @@ class ConvolutionalModel(LanguageModel):
             raise InputError(
                 "clamp and span limit how far attention looks back, pinned rows stay in its sight, "
                 "and a convolutional model has none; "
-                "leave them out, or use memory=0 to read isolated segments"
+                "leave them out"
             )
         table = self.vocabulary.tables[0]
         rows = tuple(

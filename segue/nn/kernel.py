@@ -50,7 +50,7 @@ class KernelModel(LanguageModel):
             raise InputError(
                 "clamp and span limit how far attention looks back, pinned rows stay in its sight, "
                 "and kernel attention keeps no keys; "
-                "leave them out, or use memory=0 to read isolated segments"
+                "leave them out"
             )
         table = self.vocabulary.tables[0]
         shape = lanes, min(1, reach.memory), *self._row
@@ -89,8 +89,9 @@ class KernelModel(LanguageModel):
         return hidden, memory.advanced(states, layout)
 
     def looks_back(self, reading: Reading) -> int | None:
-        """The sums depend on everything that was read."""
-        return None if reading.reach.memory else reading.segment
+        """The sums depend on everything that was read, and positions that go on, on how much it was."""
+        counts = self.config.encoding == "sinusoidal" and reading.reach.positions == "onward"
+        return None if reading.reach.memory or counts else reading.segment
 
     @property
     def _row(self) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ class RecurrentModel(LanguageModel):
             raise InputError(
                 "clamp and span limit how far attention looks back, pinned rows stay in its sight, "
                 "and a recurrent model has none; "
-                "leave them out, or use memory=0 to read isolated segments"
+                "leave them out"
             )
         shape = lanes, min(1, reach.memory), STATES[self.config.cell], self.config.width
         empty = self.vocabulary.tables[0].new_zeros(shape)

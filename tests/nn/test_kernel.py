@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from segue.config import KernelConfig, Reach
+from segue.config import KernelConfig, Reach, Reading
 from segue.errors import ConfigError, InputError
 from segue.nn import kernel_chunk
 from segue.nn.kernel import KernelBlock, KernelModel
@@ -144,6 +144,14 @@ def test_without_memory_segments_are_isolated() -> None:
     reach = Reach(memory=0, positions="restart")
     _, memory = model(tokens, model.start(reach=reach))
     assert_close(model(tokens, memory)[0], model(tokens, model.start(reach=reach))[0], rtol=0, atol=0)
+
+
+def test_positions_that_go_on_know_how_much_was_read() -> None:
+    """So parts of a stream cannot be read side by side, not even as isolated segments."""
+    onward, restarting = (Reach(memory=0, positions=kind) for kind in ("onward", "restart"))
+    assert build(encoding="sinusoidal").looks_back(Reading(segment=4, reach=onward)) is None
+    assert build(encoding="sinusoidal").looks_back(Reading(segment=4, reach=restarting)) == 4
+    assert build(encoding="none").looks_back(Reading(segment=4, reach=onward)) == 4
 
 
 def test_performers_error_falls_with_the_number_of_features() -> None:
