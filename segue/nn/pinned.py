@@ -51,6 +51,9 @@ def pinned_keys(
     """
     lanes, keys = places.shape
     pinned = (documents >= 0) & (places < count)
+    if not bool(pinned.any()):
+        return None
+    count = int(places[pinned].max()) + 1  # a wish for more rows than were read costs nothing
     total = (int(documents.max()) + 1) * count
     slots = torch.where(pinned, documents * count + places, total)
     rows = torch.full((lanes, total + 1), -1, device=HOST)

@@ -14,7 +14,7 @@ from segue.nn.layout import HOST, checked_layout
 from segue.nn.mask import layer_masks
 from segue.nn.memory import Memory
 from segue.nn.positions import RelativeKeys
-from support import ENGINES, build, engine_of, shape, some_tokens
+from support import ENGINES, build, engine_of, read_in_pieces, shape, some_tokens
 
 
 def random(*size: int) -> Tensor:
@@ -82,6 +82,19 @@ def test_the_first_rows_stay_in_sight_and_memory_stays_constant(engine: str, enc
         other = tokens.clone()
         other[0, place] = (other[0, place] + 1) % 13
         assert torch.equal(read(other)[0], last) != seen
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_more_pinned_rows_than_were_read_cost_nothing(engine: str) -> None:
+    """Room for all that may be pinned would take terabytes."""
+    model, tokens = engine_of(engine, build(shape(layers=1))), some_tokens(2, 24)
+
+    def read(pinned: int) -> Tensor:
+        reach = Reach(memory=4, span=5, pinned=pinned, clamp=6)
+        hidden, _ = read_in_pieces(model, tokens, model.start(lanes=2, reach=reach), [7, 8, 15])
+        return hidden
+
+    assert_close(read(2**20), read(24))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
