@@ -36,6 +36,7 @@ def facts_of(score: "Score", ways: Mapping[str, bool], reading: "Reading") -> di
         "way": mode,
         "segment": reading.segment,
         **reading.reach.model_dump(mode="json"),
+        **({"memory": 0} if mode == "sliding" else {}),  # a window is read from an empty one
         **(mixed or {}),
     }
 
@@ -62,7 +63,8 @@ def text_of(facts: dict[str, Any]) -> str:
     steps = f"; {facts['mean_steps']:.2f} steps per token" if facts["mean_steps"] is not None else ""
     ranks = f"; {facts['ranks']} ranks, {facts['overlap']:,} warm-up tokens" if "ranks" in facts else ""
     ngrams = _ngrams_text(facts) if "ngrams" in facts else ""
-    reach = f"memory {facts['memory']}, clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
+    memory = "" if facts["way"] == "sliding" else f"memory {facts['memory']}, "
+    reach = f"{memory}clamp {facts['clamp'] or 'none'}, span {facts['span'] or 'none'}"
     given = "".join(
         f", {name.replace('_', ' ')} {facts[name]:g}"
         for name in ("pinned", "learning_rate", "decay", "cache", "cache_weight", "cache_flatness")

@@ -40,6 +40,11 @@ def test_settings_of_adaptation_and_precision_are_told(run: Path) -> None:
     assert ", pinned 2" in evaluated(run, "--pinned", 2, "--clamp", 8)
 
 
+def test_a_sliding_window_has_no_memory(run: Path) -> None:
+    assert json.loads(evaluated(run, "--sliding", "--json"))["memory"] == 0
+    assert "sliding, segment 8, clamp none" in evaluated(run, "--sliding", "--segment", 8)
+
+
 def test_data_that_changed_or_went_is_noticed(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, documents=20, words=40)
     run = segue.train(small_recipe(steps=2), corpus, tmp_path / "run")
