@@ -86,11 +86,13 @@ def lab(
     from segue.lab.drawing import check_matplotlib
 
     check_matplotlib()
+    from segue.lab.record import make_folder
     from segue.lab.report import check_page, write_report
 
     check_page(output)
     if not only_report:
         use(threads, "cpu")
+        make_folder(output)  # one that cannot be made is found before anything is measured
         given = Setting(
             data or output / "data" / "stdlib",
             output,

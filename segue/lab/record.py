@@ -1,6 +1,7 @@
 """Records of results on disk: one JSON file per experiment, with what is needed to judge and repeat them."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -8,6 +9,8 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import NonNegativeFloat, field_validator
 
 import segue
 from segue.config import Settings
@@ -27,11 +30,18 @@ class Record(Settings):
     sources: str = ""  # digest of the code that measured it; older records have none
     made: str
     command: str
-    seconds: float
+    seconds: NonNegativeFloat
     setting: dict[str, Any]
     versions: dict[str, str]
     machine: dict[str, Any]
     results: dict[str, Any]
+
+    @field_validator("setting")
+    @classmethod
+    def _has_seeds_and_data(cls, setting: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(setting.get("seeds", []), list) or not isinstance(setting.get("data", {}), dict):
+            raise ValueError("'seeds' should be a list and 'data' an object")
+        return setting
 
 
 def record_path(output: Path, name: str) -> Path:
@@ -52,21 +62,28 @@ def read_record(output: Path, name: str) -> Record | None:
     return record
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of the lab."""
+def read_object(path: Path, advice: str = "remove it and measure again") -> dict[str, Any]:
+    """The object in a JSON file of the lab: finite numbers, and text that can be written."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+        json.dumps(values, ensure_ascii=False).encode()
     except OSError as error:
         raise InputError(f"{path} could not be read: {error.strerror}") from None
     except RecursionError:
-        raise InputError(
-            f"{path} is nested too deeply for a file of the lab; remove it and measure again"
-        ) from None
+        raise InputError(f"{path} is nested too deeply for a file of the lab; {advice}") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path} holds half a character; {advice}") from None
     except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}; remove it and measure again") from None
+        raise InputError(f"{path} is no JSON: {error}; {advice}") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path} should hold an object; found {type(values).__name__}; remove it")
+        raise InputError(f"{path} should hold an object; found {type(values).__name__}; {advice}")
     return values
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is no finite number")
+    return value
 
 
 def read_records(output: Path) -> dict[str, Record]:
@@ -130,11 +147,19 @@ def version_mismatch(record: Record, experiment: Experiment) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically, and its folder if there is none."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path.parent} could not be created: {error.strerror}") from None
+    make_folder(path.parent)
     write_atomically(path, text, InputError)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        kind = "a link to nowhere" if folder.is_symlink() else "no folder"
+        raise InputError(f"{folder} is {kind}; choose another folder") from None
+    except OSError as error:
+        raise InputError(f"{folder} could not be created: {error.strerror}") from None
 
 
 def _as_json(record: Record) -> str:

@@ -49,7 +49,7 @@ def check_page(output: Path) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; -o needs a folder")
     page, ours = output / "index.html", "<title>segue: what the papers claim, measured</title>"
-    if page.exists() and ours not in page.read_text(encoding="utf-8", errors="replace"):
+    if page.exists() and (page.is_dir() or ours not in page.read_text(encoding="utf-8", errors="replace")):
         raise InputError(f"{page} is not a page of the lab; nothing was overwritten: choose another folder")
     pictures = output / PICTURES
     if not page.exists() and pictures.exists() and not (pictures.is_dir() and not any(pictures.iterdir())):

@@ -67,21 +67,27 @@ def measure(setting: Setting) -> Results:
 
 def models_figures(path: Path) -> Results:
     """The figures of `make models`: data, tokens, and for each model bits per byte of validation and test."""
-    values = read_object(path)
+    values = read_object(path, "give figures of `make models`")
     try:
         rows = {
             name: {
-                "valid": mean([float(one) for one in row["valid"]]),
-                "test": mean([float(one) for one in row["test"]]),
-                "parameters": int(row["parameters"]),
+                "valid": mean([_positive(one) for one in row["valid"]]),
+                "test": mean([_positive(one) for one in row["test"]]),
+                "parameters": int(_positive(row["parameters"])),
             }
             for name, row in values["rows"].items()
         }
-        return {"data": str(values["data"]), "tokens": int(values["tokens"]), "rows": rows}
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return {"data": str(values["data"]), "tokens": int(_positive(values["tokens"])), "rows": rows}
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise InputError(
             f"{path} holds no finished rows of `make models`; let it finish a model, or leave out --models"
         ) from None
+
+
+def _positive(value: float | int) -> float:
+    if not isinstance(value, int | float) or value <= 0:
+        raise ValueError("a figure is a positive number")
+    return float(value)
 
 
 def _with_facts(record: Record, row: Results, setting: Setting) -> Results:
