@@ -18,6 +18,15 @@ from segue.progress import Report
 
 EXAMPLE = "Example: segue lab all --quick -o lab"
 
+USERS = {
+    "--run": ("results",),
+    "--models": ("results",),
+    "--encoder": ("heads",),
+    "--pairs": ("translation",),
+    "--words": ("words", "recl_words"),
+}
+"""The experiments that use an option. Given to another one, it would be ignored."""
+
 
 def lab(
     name: Annotated[
@@ -58,7 +67,8 @@ def lab(
     words: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A corpus of words, such as wikitext-2 of `segue prepare`, for `words`."
+            metavar="DIR",
+            help="A corpus of words, such as wikitext-2 of `segue prepare`, for `words` and `recl_words`.",
         ),
     ] = None,
     models: Annotated[
@@ -83,6 +93,8 @@ def lab(
     names = list(TITLES) if name == "all" else [name]
     if name != "all" and name not in TITLES:
         experiment(name)  # raises an error that lists the experiments
+    given = {"--run": run, "--models": models, "--encoder": encoder, "--pairs": pairs, "--words": words}
+    _check_used(name, [option for option, value in given.items() if value])
     from segue.lab.drawing import check_matplotlib
 
     check_matplotlib()
@@ -93,7 +105,7 @@ def lab(
     if not only_report:
         use(threads, "cpu")
         make_folder(output)  # one that cannot be made is found before anything is measured
-        given = Setting(
+        setting = Setting(
             data or output / "data" / "stdlib",
             output,
             quick=quick,
@@ -104,11 +116,17 @@ def lab(
             words=words,
             models=models,
         )
-        _measure(names, given, own_data=data is None)
+        _measure(names, setting, own_data=data is None)
     page, notes = write_report(output, draw=names)
     for note in notes:
         tell(f"note: {note}")
     echo(f"{page}: open it in a browser")
+
+
+def _check_used(name: str, options: list[str]) -> None:
+    for option in options:
+        if name != "all" and name not in USERS[option]:
+            raise InputError(f"{option} is for {' and '.join(USERS[option])}; {name} does not use it")
 
 
 def _measure(names: list[str], given: Setting, *, own_data: bool) -> None:

@@ -17,6 +17,9 @@ from segue.infer.recl import GAIN, effective_length
 
 CONFIDENCE = 0.95
 
+DEFINITIONS = {"paper": "RECL as published", "mean": "by mean gains"}
+"""The two definitions of a length, and what the page calls them."""
+
 Losses = Mapping[str, Tensor]
 """(L, P) Nats by context length and position, of each model."""
 

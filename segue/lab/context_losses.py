@@ -76,27 +76,54 @@ def context_losses(
     blocks: Tensor,
     context: int,
     *,
-    foreign: int | None = None,
-    seed: int = 0,
     report: Report = silent,
 ) -> Tensor:
-    """(P,) Nats of the tokens at all positions, block by block, given the last `context` tokens.
-
-    `foreign` makes a control: all but that many tokens before a window's targets come from elsewhere in the text.
-    """
+    """(P,) Nats of the tokens at all positions, block by block, given the last `context` tokens."""
     engine, count = model.frozen(), scored_targets(context, blocks.size(1))
     last = blocks[:, count - 1 :: count].flatten()  # the last target of each window
-    draw, nats, done = np.random.default_rng([seed, context]), [], 0
+    nats, done = [], 0
     for some in last.split(max(1, BATCH_TOKENS // context)):
         tokens = _windows(stream, some, context)
-        if foreign is not None and context - count + 1 > foreign:
-            kept = context - count + 1 - foreign
-            elsewhere = draw.integers(context, len(stream.ids), size=len(some))
-            tokens[:, :kept] = _windows(stream, torch.from_numpy(elsewhere), context)[:, :kept]
         hidden, _ = engine(tokens[:, :-1], engine.start(lanes=len(some), reach=reach))
         nats.append(engine.nats(hidden[:, -count:], tokens[:, -count:]).double().flatten())
         done += len(some) * count
         report(f"reading {context} tokens of context", done, blocks.numel())
+    return torch.cat(nats)
+
+
+@torch.no_grad()
+def control_losses(
+    model: LanguageModel,
+    reach: Reach,
+    stream: Stream,
+    blocks: Tensor,
+    context: int,
+    *,
+    own: int,
+    seed: int = 0,
+    report: Report = silent,
+) -> Tensor:
+    """(P,) The same, but only the last `own` tokens are those before the target; text from elsewhere precedes them.
+
+    The windows are those of a context of `own` tokens. The foreign text is read once for each block and forked.
+    """
+    if context <= own:
+        return context_losses(model, reach, stream, blocks, context, report=report)
+    engine, count = model.frozen(), scored_targets(own, blocks.size(1))
+    last = blocks[:, count - 1 :: count]  # (blocks, windows of a block)
+    draw = np.random.default_rng([seed, context])
+    elsewhere = torch.from_numpy(draw.integers(context - own, len(stream.ids), size=len(blocks)))
+    start = engine.start(reach=reach.model_copy(update={"memory": context}))
+    nats, done, together = [], 0, max(1, 8 * BATCH_TOKENS // (context * last.size(1)))
+    for some, foreign in zip(last.split(together), elsewhere.split(together), strict=True):
+        before = _windows(stream, foreign, context - own)[:, :-1]
+        _, memory = engine(before, start.select([0] * len(some)))
+        memory = memory.select(torch.arange(len(some)).repeat_interleave(last.size(1)))
+        tokens = _windows(stream, some.flatten(), own)
+        hidden, _ = engine(tokens[:, :-1], memory)
+        nats.append(engine.nats(hidden[:, -count:], tokens[:, -count:]).double().flatten())
+        done += some.numel() * count
+        report(f"reading {context} tokens, {own} of them its own", done, blocks.numel())
     return torch.cat(nats)
 
 

@@ -29,6 +29,7 @@ TITLES = {
     "fragmentation": "Context fragmentation: the loss after a segment boundary",
     "confusion": "Temporal confusion: why memory needs relative positions",
     "recl": "Relative effective context length (RECL) by architecture",
+    "recl_words": "Relative effective context length (RECL) on words",
     "complexity": "Complexity per layer: time, memory, sequential operations, path length",
     "sequential": "Sequential against parallel: time per layer by length, on one thread and on two",
     "gradients": "Vanishing gradients: the gradient norm by distance",

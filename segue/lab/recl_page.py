@@ -5,110 +5,163 @@ from collections.abc import Sequence
 from typing import Any
 
 from segue.infer.recl import GAIN
-from segue.lab.context_lengths import CONFIDENCE
+from segue.lab.context_lengths import CONFIDENCE, DEFINITIONS
 from segue.lab.drawing import COLOURS, INK, canvas
 from segue.lab.experiment import Block, Picture, Results, Table, Verdict
 from segue.lab.published import published, source
 from segue.lab.statistics import mean
 
 FIRST = "Transformer-XL"
-GROUPS = {
-    "group 1": (FIRST, "QRNN", "LSTM"),
-    "group 2": (FIRST, "XL with Shaw's positions", "XL without recurrence", "vanilla Transformer"),
-    "convolutions": (FIRST, "GCNN", "TCN"),
-}
-"""The groups of the published table, in its order; convolutions have one of their own. The first is compared."""
+"""The model that is compared with the others of its groups, and whose controls are read."""
 
-CONTROL = "control: foreign text"
-"""The first model, reading text from elsewhere before its last few tokens: what they say cannot help."""
+RECURRENT = ("QRNN", "LSTM")
 
-DEFINITIONS = {"paper": "RECL as published", "mean": "by mean gains"}
+TOKENS = {"bytes": "bytes", "bpe": "pieces of words (BPE)", "words": "words"}
+"""What tokens are, by tokenizer."""
 
 SURE = 1 - (1 - CONFIDENCE) / 2
 """The share of resampled texts in which one length must be longer than another."""
 
 
 def tell(results: Results) -> list[Block]:
-    theirs, groups = published("recl"), results["groups"]
-    return [
+    paragraphs = [
         "How much context does a model use? The same positions are predicted again and again, each time from an empty "
         "state with the last c tokens only (or up to an eighth fewer), "
-        f"c = {', '.join(map(str, results['contexts']))}. "
-        f"All models have one size and were trained once, on the same {results['tokens']:,} tokens, with an attention "
-        f"length of {2 * results['segment']}. There are {results['positions']:,} positions in {results['blocks']} "
-        "blocks of test text; intervals hold 95 % of "
-        f"{results['resamples']} texts that are made of these blocks, drawn with repetition.",
+        f"c = {', '.join(map(str, results['contexts']))}. Intervals hold 95 % of {results['resamples']} texts that are "
+        "made of blocks of the test text, drawn with repetition.",
         "RECL, as published: c grows while perplexity falls by 1 % from one c to the next, at the positions that are "
         "hardest for the best model of the group (r = 0.1, 0.5, 1: the hardest tenth, half, all). At each position the "
         "smaller of two losses counts: that of the group's best with the shorter context, or the model's own with the "
         "longer one. That rewards noise: of two numbers that fluctuate around the same mean, the smaller one is below "
-        "it. The control shows how much: it reads foreign text before its last "
-        f"{results['contexts'][0]} tokens, so that a longer context says nothing, and yet its RECL is "
-        f"{_control(results, 'paper')}. Beside it is a definition without minima: the shortest context from which no "
-        "longer one lowers mean perplexity by 1 %, at positions that are chosen once, by the group's losses with the "
-        f"shortest context; the control's is {_control(results, 'mean')}. A length counts as longer if it is so in "
-        f"{SURE:.1%} of the resampled texts, and if the control's is shorter as surely.",
-        *_filling(results),
-        *(
-            _longer(results, group, other, how)
-            for group, other in (("group 1", _longest_recurrent(groups)), ("group 2", GROUPS["group 2"][-1]))
-            for how in DEFINITIONS
-        ),
-        _longer(results, "group 2", "XL without recurrence", "mean"),
+        "it. Beside it is a definition without minima: the shortest context from which no longer one lowers mean "
+        "perplexity by 1 %, at positions that are chosen once, by the group's losses with the shortest context.",
+        f"A length counts as longer than another model's if it is so in {SURE:.1%} of the resampled texts, and as "
+        "surely longer than that of a control: the same Transformer-XL, for which only the last tokens are those of "
+        "the text, at least as many as the other model's length. What precedes them comes from elsewhere. If "
+        "Transformer-XL used no more context than the other model, this is what would be measured.",
+    ]
+    return [*paragraphs, *_measured(results)]
+
+
+def _measured(results: Results) -> list[Block]:
+    """What follows from the figures of these models."""
+    theirs, groups = published("recl"), results["groups"]
+    rivals = [("group 1", _longest_recurrent(groups)), ("group 2", "vanilla Transformer")]
+    compared = [(group, other, how) for group, other in rivals for how in DEFINITIONS]
+    if "XL without recurrence" in results["models"]:
+        compared.append(("group 2", "XL without recurrence", "mean"))
+    tokens = TOKENS.get(results["tokenizer"], "those of the corpus")
+    return [
+        f"Tokens are {tokens}. All models have one size and were trained once, on the same {results['tokens']:,} "
+        f"tokens, with an attention length of {2 * results['segment']}. There are {results['positions']:,} positions "
+        f"in {results['blocks']} blocks.",
+        _artefact(results),
+        *_cold_start(results),
+        *_unfamiliar(results),
+        *(_longer(results, *pair) for pair in compared),
         *(_table(results, group, theirs) for group in groups),
         _models(results),
     ]
 
 
-def _control(results: Results, how: str) -> str:
-    """The control's lengths at all shares, in each group."""
-    return "; ".join(
-        f"{'/'.join(f'{value:g}' for _, value, _ in figures['lengths'][CONTROL][how])} in {group}"
-        for group, figures in results["groups"].items()
+def _artefact(results: Results) -> str:
+    """How much of a RECL as published is the reward of noise."""
+    label, group = next(iter(results["groups"].items()))
+    (_, used, _), (_, said, _) = (group["lengths"][FIRST][how][-1] for how in ("mean", "paper"))
+    nats = dict(zip(results["contexts"], results["curves"][FIRST]["nats"], strict=True))
+    controls = "; ".join(
+        f"{own} own tokens: {_shares(group, name, 'paper')} as published, {_shares(group, name, 'mean')} by means"
+        for name, own in results["controls"].items()
+    )
+    return (
+        f"How much noise is rewarded shows in {FIRST} itself: its mean loss is {nats[used]:.3f} nats with {used:g} "
+        f"tokens, {min(nats.values()):.3f} at best and {nats[said]:.3f} with {said:g}, which is its RECL as published "
+        f"(in {label}, r = {results['shares'][-1]:g}). The controls can use no more than their own tokens; at r = "
+        f"{'/'.join(f'{share:g}' for share in results['shares'])} they have, with {controls}."
     )
 
 
-def _filling(results: Results) -> list[str]:
-    """What the control gains, where it does: some of its targets see more than the tokens that are theirs."""
-    foreign, own = (results["curves"][name]["nats"] for name in (CONTROL, FIRST))
-    if 1 - math.exp(min(foreign) - foreign[0]) < GAIN:
+def _shares(group: Results, name: str, how: str) -> str:
+    """The lengths at all shares."""
+    return "/".join(f"{value:g}" for _, value, _ in group["lengths"][name][how])
+
+
+def _cold_start(results: Results) -> list[str]:
+    """What foreign text gains by itself, where it does: more to attend to than an empty state."""
+    said = []
+    for name, own in results["controls"].items():
+        gain = _gain_beyond(results, name, own)
+        if gain >= GAIN:
+            said.append(f"{gain:.1%} of perplexity with {own} own tokens")
+    if not said:
         return []
     return [
-        f"The control gains more than noise: foreign text takes its mean loss from {foreign[0]:.3f} to "
-        f"{min(foreign):.3f} nats, where the text's own context takes it to {min(own):.3f}. Up to an eighth of a "
-        "window is scored at once, so its later targets see more of their own text than the first: the control is "
-        "stricter than it should be, and what is shown in spite of it holds all the more."
+        f"Foreign text is not worthless by itself: it saves {', '.join(said)}. A window that begins in an empty state "
+        "begins cold, and any text warms it; a part of what short contexts seem to gain is this."
     ]
+
+
+def _unfamiliar(results: Results) -> list[str]:
+    """Where the model with memory is worse with the shortest context than the same without: not all gain is use."""
+    curves, other = results["curves"], "XL without recurrence"
+    if other not in curves or curves[FIRST]["nats"][0] <= curves[other]["nats"][0]:
+        return []
+    ours, theirs = (curves[name]["nats"] for name in (FIRST, other))
+    return [
+        f"With {results['contexts'][0]} tokens {FIRST} has {ours[0]:.3f} nats, and the same model without recurrence "
+        f"{theirs[0]:.3f}; at best they have {min(ours):.3f} and {min(theirs):.3f}. Trained with a memory, it hardly "
+        "ever reads from an empty state, and is bad at it. So a part of its gain with short contexts is no use of "
+        "context, and lengths are told by where gains end. What contexts beyond half a segment gain stands in the "
+        "last table."
+    ]
+
+
+def _gain_beyond(results: Results, name: str, context: int) -> float:
+    """The most that perplexity falls with contexts longer than this one, of its mean."""
+    nats = results["curves"][name]["nats"][results["contexts"].index(context) :]
+    return 1 - math.exp(min(nats) - nats[0])
 
 
 def _longest_recurrent(groups: Results) -> str:
     lengths = groups["group 1"]["lengths"]
     return max(
-        GROUPS["group 1"][1:], key=lambda name: mean([value for _, value, _ in lengths[name]["paper"]])
+        (name for name in RECURRENT if name in lengths),
+        key=lambda name: mean([value for _, value, _ in lengths[name]["paper"]]),
     )
 
 
 def _longer(results: Results, group: str, other: str, how: str) -> Verdict:
-    """Whether the first model's length is surely longer than another's and than the control's.
+    """Whether the first model's length is surely longer than another's and than that of the other's control.
 
     At r = 0.1, which the published comparison quotes; by means at r = 1, which has the most positions and no choice.
     """
     figures, theirs = results["groups"][group], _published_rows(group)
     share = 0 if how == "paper" else len(results["shares"]) - 1
     (_, ours, _), (_, others, _) = (figures["lengths"][name][how][share] for name in (FIRST, other))
-    sure, beyond = (figures["longer"][name][how][share] for name in (other, CONTROL))
+    control = _control(results, others)
+    sure, beyond = (figures["longer"][name][how][share] for name in (other, control))
     said = ""
     if how == "paper" and other in theirs:
         said = f"; published: {theirs[FIRST][0] / theirs[other][0] - 1:.0%} longer"
     return Verdict(
-        f"Transformer-XL uses a longer context than {_article(other)} ({DEFINITIONS[how]}{said}).",
+        f"{_models_of(results)} uses a longer context than {_article(other)} ({DEFINITIONS[how]}{said}).",
         min(sure, beyond) >= SURE,
         f"{_length(results, figures, FIRST, how, share)} tokens against {_length(results, figures, other, how, share)} "
-        f"in {group}, r = {results['shares'][share]:g}; longer in {sure:.0%} of the resampled texts, "
-        f"and than the control's {figures['lengths'][CONTROL][how][share][1]:g} in {beyond:.0%}",
+        f"in {group}, r = {results['shares'][share]:g}; longer in {sure:.0%} of the resampled texts, and in "
+        f"{beyond:.0%} longer than the {figures['lengths'][control][how][share][1]:g} of the {control}",
         size=f"{ours:g} against {others:g} tokens, {ours / others - 1:+.0%}",
-        sure=f"longer in {sure:.0%} of resampled texts",
+        sure=f"longer in {sure:.0%} of resampled texts, than the control's in {beyond:.0%}",
     )
+
+
+def _models_of(results: Results) -> str:
+    return f"On words, {FIRST}" if results["tokenizer"] == "words" else FIRST
+
+
+def _control(results: Results, length: float) -> str:
+    """The control with the fewest own tokens that are at least so many; the one with the most if none is."""
+    controls: dict[str, int] = results["controls"]
+    return next((name for name, own in controls.items() if own >= length), list(controls)[-1])
 
 
 def _article(name: str) -> str:
@@ -161,13 +214,20 @@ def _table(results: Results, group: str, theirs: Results) -> Table:
 
 
 def _models(results: Results) -> Table:
+    contexts: Sequence[int] = results["contexts"]
+    half = max((one for one in contexts if one <= results["segment"] // 2), default=contexts[0])
+    unit, digits = ("bits per byte", 3) if results["unit"] == "bits_per_byte" else ("perplexity", 1)
     return Table(
-        ["model", "ceiling", "bits per byte", "training segment", "learning rate", "parameters"],
+        [
+            *("model", "ceiling", unit, f"gain beyond {half} tokens"),
+            *("training segment", "learning rate", "parameters"),
+        ],
         [
             [
                 name,
                 f"{model['ceiling']} tokens" if model["ceiling"] else "none",
-                f"{model['bits']:.3f}",
+                f"{model['score']:.{digits}f}",
+                f"{_gain_beyond(results, name, half):.1%}",
                 f"{model['segment']}",
                 f"{model['learning_rate']:g}",
                 f"{model['parameters']:,}",
@@ -175,63 +235,57 @@ def _models(results: Results) -> Table:
             for name, model in results["models"].items()
         ],
         "The models. A ceiling is the most tokens that a prediction can depend on: the field of a convolution, or an "
-        f"isolated segment. Bits per byte of {results['scored']:,} test tokens, read as in training.",
+        f"isolated segment. {unit.capitalize()} of {results['scored']:,} test tokens, read as in training. "
+        f"The learning rate is {results['slower']:g} of the best of two that were tried for a sixth of the steps: more "
+        "steps want a lower one.",
     )
 
 
-def draw(results: Results) -> list[Picture]:
+def draw(results: Results, name: str) -> list[Picture]:
+    return [_curves(results, name), _paper_gains(results, f"{name}-gains")]
+
+
+def _curves(results: Results, name: str) -> Picture:
     contexts: Sequence[int] = results["contexts"]
     figure, (left, right) = canvas(1, 2, width=10.5, height=4.2)
-    for place, (name, curve) in enumerate(results["curves"].items()):
-        style: dict[str, Any] = _style(name, place)
-        left.plot(contexts, curve["nats"], label=name, **style)
-        low, gains, high = zip(*curve["gains"], strict=True)
-        right.plot(contexts[1:], [100 * gain for gain in gains], **style)
-        right.fill_between(
-            contexts[1:],
-            [100 * one for one in low],
-            [100 * one for one in high],
-            color=style["color"],
-            alpha=0.12,
-        )
+    for place, (model, curve) in enumerate(results["curves"].items()):
+        style = _style(results, model, place)
+        left.plot(contexts, curve["nats"], label=model, **style)
+        low, gains, high = ([100 * one for one in column] for column in zip(*curve["gains"], strict=True))
+        right.plot(contexts[1:], gains, **style)
+        right.fill_between(contexts[1:], low, high, color=style["color"], alpha=0.12)
     left.set(xlabel="tokens of context", ylabel="nats per token", title="mean loss")
     right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     right.set(xlabel="tokens of context", ylabel="per cent", title="mean gain in perplexity of each step")
     left.legend(fontsize="x-small", ncols=2)
     for axis in (left, right):
         _logarithmic(axis, contexts)
-    return [
-        Picture(
-            "recl",
-            "Loss by context length, and what each longer context gains, with its interval; dotted: 1 %.",
-            figure,
-        ),
-        _paper_gains(results),
-    ]
+    caption = "Loss by context length, and what each longer context gains, with its interval; dotted: 1 %."
+    return Picture(name, caption, figure)
 
 
-def _paper_gains(results: Results) -> Picture:
-    contexts, names = results["contexts"], list(results["curves"])
+def _paper_gains(results: Results, name: str) -> Picture:
+    contexts, models = results["contexts"], list(results["curves"])
     figure, axes = canvas(1, len(results["groups"]), width=12, height=3.8)
     for axis, (label, group) in zip(axes, results["groups"].items(), strict=True):
-        for name, gains in group["gains"].items():
-            axis.plot(
-                contexts[1:], [100 * gain for gain in gains], label=name, **_style(name, names.index(name))
-            )
+        for model, gains in group["gains"].items():
+            style = _style(results, model, models.index(model))
+            axis.plot(contexts[1:], [100 * gain for gain in gains], label=model, **style)
         axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         axis.set(xlabel="tokens of context", ylabel="per cent", title=f"gain as published, {label}")
         axis.legend(fontsize="x-small")
         _logarithmic(axis, contexts)
     caption = (
         f"The published gain of each step at r = {results['shares'][0]:g}, against the best model of the group. "
-        "The control gains too, from noise alone."
+        "What a control gains beyond its own tokens is noise."
     )
-    return Picture("recl-gains", caption, figure)
+    return Picture(name, caption, figure)
 
 
-def _style(name: str, place: int) -> dict[str, Any]:
-    if name == CONTROL:
-        return {"color": INK, "linestyle": "--", "linewidth": 1}
+def _style(results: Results, name: str, place: int) -> dict[str, Any]:
+    if name in results["controls"]:
+        dashes = {"linestyle": ("--", "-.", ":")[list(results["controls"]).index(name) % 3]}
+        return {"color": INK, "linewidth": 1, **dashes}
     return {"color": COLOURS[place % len(COLOURS)], "marker": "o", "ms": 3}
 
 

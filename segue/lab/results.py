@@ -128,7 +128,7 @@ def _from_recl(results: Results) -> Iterator[Results]:
     for name, facts in results["models"].items():
         yield {
             "model": name,
-            "bits per byte": facts["bits"],
+            "bits per byte": facts["score"],
             "parameters": facts["parameters"],
             "tokens": results["tokens"],
             "seconds": facts["seconds"],

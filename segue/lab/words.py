@@ -134,7 +134,8 @@ def inputs(setting: Setting) -> Results:
     return {"words": {"source": header.source, "checksums": header.checksums}}
 
 
-def _skipped(setting: Setting) -> str:
+def skipped(setting: Setting) -> str:
+    """Why nothing can be measured with these words; empty if it can."""
     if setting.words is None:
         return (
             "it needs a corpus of words; prepare one with segue prepare wikitext-2 and give it with --words"
@@ -155,5 +156,5 @@ EXPERIMENT = Experiment(
     tell=tell,
     draw=draw,
     inputs=inputs,
-    skipped=_skipped,
+    skipped=skipped,
 )

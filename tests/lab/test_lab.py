@@ -256,3 +256,12 @@ def test_strangers_pictures_and_files_stay(tmp_path: Path) -> None:
         check_page(picture)
     picture.unlink()
     check_page(tmp_path / "mine")  # an empty folder is nobody's
+
+
+@pytest.mark.parametrize("option", lab_command.USERS)
+def test_an_option_that_an_experiment_would_ignore_is_refused(option: str, tmp_path: Path) -> None:
+    done = RUN.invoke(app, ["lab", "positions", option, str(tmp_path), "-o", str(tmp_path / "lab")])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith(f"{option} is for {lab_command.USERS[option][0]}")
+    assert set(lab_command.USERS[option]) <= set(TITLES)
+    assert not (tmp_path / "lab").exists()

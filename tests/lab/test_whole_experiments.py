@@ -25,7 +25,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QUICK", "FULL"):
         monkeypatch.setattr(trained, name, TINY)
         monkeypatch.setattr(lengths, name, lengths.Sizes(2, 8, 1, texts=4, length=20, lanes=2))
-        monkeypatch.setattr(recl, name, recl.Sizes(TINY, longest=16, blocks=4, size=4, resamples=3))
+        monkeypatch.setattr(recl, name, recl.Sizes(TINY, longest=32, blocks=4, size=4, resamples=3))
         monkeypatch.setattr(parts, name, parts.Sizes(steps=2, lanes=2, segment=8, scored=64, curve_points=1))
         reaches = {"k": (2, 3, 5), "r": (4, 8, 16)}
         monkeypatch.setattr(complexity, name, complexity.Sizes((8, 16, 32), (4, 8, 16), reaches, 4, 8, 1))

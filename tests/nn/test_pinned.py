@@ -86,7 +86,7 @@ def test_the_first_rows_stay_in_sight_and_memory_stays_constant(engine: str, enc
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_more_pinned_rows_than_were_read_cost_nothing(engine: str) -> None:
-    """Room for all that may be pinned would take terabytes."""
+    """Room for all that may be pinned would be more than there is."""
     model, tokens = engine_of(engine, build(shape(layers=1))), some_tokens(2, 24)
 
     def read(pinned: int) -> Tensor:
