@@ -248,12 +248,13 @@ def draw(results: Results, name: str) -> list[Picture]:
 def _curves(results: Results, name: str) -> Picture:
     contexts: Sequence[int] = results["contexts"]
     figure, (left, right) = canvas(1, 2, width=10.5, height=4.2)
-    for place, (model, curve) in enumerate(results["curves"].items()):
-        style = _style(results, model, place)
+    for model, curve in results["curves"].items():
+        style = _style(results, model)
         left.plot(contexts, curve["nats"], label=model, **style)
         low, gains, high = ([100 * one for one in column] for column in zip(*curve["gains"], strict=True))
         right.plot(contexts[1:], gains, **style)
-        right.fill_between(contexts[1:], low, high, color=style["color"], alpha=0.12)
+        if model in results["models"]:
+            right.fill_between(contexts[1:], low, high, color=style["color"], alpha=0.12)
     left.set(xlabel="tokens of context", ylabel="nats per token", title="mean loss")
     right.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     right.set(xlabel="tokens of context", ylabel="per cent", title="mean gain in perplexity of each step")
@@ -265,12 +266,11 @@ def _curves(results: Results, name: str) -> Picture:
 
 
 def _paper_gains(results: Results, name: str) -> Picture:
-    contexts, models = results["contexts"], list(results["curves"])
+    contexts = results["contexts"]
     figure, axes = canvas(1, len(results["groups"]), width=12, height=3.8)
     for axis, (label, group) in zip(axes, results["groups"].items(), strict=True):
         for model, gains in group["gains"].items():
-            style = _style(results, model, models.index(model))
-            axis.plot(contexts[1:], [100 * gain for gain in gains], label=model, **style)
+            axis.plot(contexts[1:], [100 * gain for gain in gains], label=model, **_style(results, model))
         axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         axis.set(xlabel="tokens of context", ylabel="per cent", title=f"gain as published, {label}")
         axis.legend(fontsize="x-small")
@@ -282,11 +282,13 @@ def _paper_gains(results: Results, name: str) -> Picture:
     return Picture(name, caption, figure)
 
 
-def _style(results: Results, name: str, place: int) -> dict[str, Any]:
+def _style(results: Results, name: str) -> dict[str, Any]:
+    """A colour for each model, and dashes for each control."""
     if name in results["controls"]:
-        dashes = {"linestyle": ("--", "-.", ":")[list(results["controls"]).index(name) % 3]}
-        return {"color": INK, "linewidth": 1, **dashes}
-    return {"color": COLOURS[place % len(COLOURS)], "marker": "o", "ms": 3}
+        dashes = ("--", "-.", ":")[list(results["controls"]).index(name) % 3]
+        return {"color": INK, "linewidth": 1, "linestyle": dashes}
+    colours = (*COLOURS, INK)
+    return {"color": colours[list(results["models"]).index(name) % len(colours)], "marker": "o", "ms": 3}
 
 
 def _logarithmic(axis: Any, contexts: Sequence[int]) -> None:
