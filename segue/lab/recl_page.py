@@ -33,8 +33,8 @@ def tell(results: Results) -> list[Block]:
         "hardest for the best model of the group (r = 0.1, 0.5, 1: the hardest tenth, half, all). At each position the "
         "smaller of two losses counts: that of the group's best with the shorter context, or the model's own with the "
         "longer one. That rewards noise: of two numbers that fluctuate around the same mean, the smaller one is below "
-        "it. Beside it is a definition without minima: the shortest context from which no longer one lowers mean "
-        "perplexity by 1 %, at positions that are chosen once, by the group's losses with the shortest context.",
+        "it. Beside it is one without minima at single positions: the shortest context from which no longer one lowers "
+        "mean perplexity by 1 %, at positions that are chosen once, by the group's losses with the shortest context.",
         f"A length counts as longer than another model's if it is so in {SURE:.1%} of the resampled texts, and as "
         "surely longer than that of a control: the same Transformer-XL, for which only the last tokens are those of "
         "the text, at least as many as the other model's length. What precedes them comes from elsewhere. If "
@@ -96,8 +96,9 @@ def _cold_start(results: Results) -> list[str]:
     if not said:
         return []
     return [
-        f"Foreign text is not worthless by itself: it saves {', '.join(said)}. A window that begins in an empty state "
-        "begins cold, and any text warms it; a part of what short contexts seem to gain is this."
+        f"With foreign text, too, the lowest mean loss is lower: it saves {', '.join(said)}. Either any text helps a "
+        "window that would begin in an empty state, or the foreign texts, drawn anew for every length, happen to "
+        "differ; the intervals in the tables hold both."
     ]
 
 

@@ -260,7 +260,9 @@ def test_the_page_tells_what_longer_contexts_gain() -> None:
 
 def test_the_page_says_where_foreign_text_helps_too() -> None:
     def said(**useful: int) -> bool:
-        return any("not worthless" in block for block in tell(figures(**useful)) if isinstance(block, str))
+        return any(
+            "With foreign text, too" in block for block in tell(figures(**useful)) if isinstance(block, str)
+        )
 
     assert said(Tran=24, fooled=4)
     assert not said(Tran=24)
