@@ -6,17 +6,15 @@ through the layer's projections of queries and keys. Letters: B lanes, T queries
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from segue.config import Reach, XLConfig
 from segue.lab.cache import cached
-from segue.lab.drawing import canvas
-from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.statistics import fewer_bits, mean, plus_minus, seed_count, signed_plus_minus
+from segue.lab.experiment import Experiment, Results, Setting
+from segue.lab.terms_page import NAMES, TERMS, draw, tell
 from segue.lab.train_loop import optimize, short_schedule
 from segue.nn.attention import Attention, relative_shift
 from segue.nn.mask import AttentionMask
@@ -24,15 +22,6 @@ from segue.nn.positions import Relative, RelativeKeys, sinusoids
 from segue.nn.xl import TransformerXL
 from segue.text.corpus import Stream
 from segue.text.lanes import Lanes
-
-TERMS = "abcd"
-NAMES = {
-    "xl": {"a": "(a) q·k", "b": "(b) q·r", "c": "(c) u·k", "d": "(d) v·r"},
-    "absolute": {"a": "x·x", "b": "x·p", "c": "p·x", "d": "p·p"},
-}
-"""The terms of both kinds of attention, in the order of the papers."""
-
-OWNERS = {"xl": "Transformer-XL's", "absolute": "Absolute attention's"}
 
 SETS = (TERMS, *(TERMS.replace(one, "") for one in TERMS), *TERMS)
 """The terms that a variant keeps: all, all but one, one alone."""
@@ -53,11 +42,11 @@ class Sizes:
     segment: int = 64
 
 
-QUICK, FULL = Sizes(40, 32, 2, 4096), Sizes(500, 128, 3, 32_768)
+QUICK, FULL = Sizes(40, 32, 2, 4096), Sizes(800, 128, 3, 32_768, lanes=32)
 
 
 class SomeTerms(Attention):
-    """Attention whose scores are the sum of some terms, written out one by one."""
+    """Attention whose scores are the sum of some of the four terms."""
 
     kept = TERMS
 
@@ -66,43 +55,43 @@ class SomeTerms(Attention):
     ) -> Tensor:
         query = self.query(hidden).unflatten(-1, (self.heads, -1))
         key, value = keys_values
-        terms = (
-            relative_terms(query, key, relative)
-            if isinstance(relative, RelativeKeys)
-            else self._absolute_terms(query, key)
-        )
-        scores = torch.stack([terms[name].expand(terms["a"].shape) for name in self.kept]).sum(dim=0)
+        if isinstance(relative, RelativeKeys):
+            scores = relative_scores(query, key, relative, self.kept)
+        else:
+            scores = self._absolute_scores(query, key)
         seen = mask.dense(scores.device)
         weights = (scores * self.scale).masked_fill(~seen, float("-inf")).softmax(dim=-1)
         out: Tensor = self.out(torch.einsum("bhts,sbhd->tbhd", weights, value).flatten(2))
         return out
 
-    def _absolute_terms(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        """The four products of inputs and absolute positions, which restart in every segment."""
+    def _absolute_scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """(B, H, T, S) The kept products of inputs and absolute positions, which restart in every segment."""
         places = sinusoids(torch.arange(len(key)), self.query.in_features, query.dtype)[:, None]
         asking = self.query(places).unflatten(-1, (self.heads, -1))
-        answering = self.project(places)[0]
-        pairs = {"a": (query, key), "b": (query, answering), "c": (asking, key), "d": (asking, answering)}
-        return {
-            name: torch.einsum("tbhd,sbhd->bhts", *(_of_all_lanes(side, query.size(1)) for side in pair))
-            for name, pair in pairs.items()
-        }
+        to_inputs = _asked(query, asking, _kept(self.kept, "ac"))
+        to_places = _asked(query, asking, _kept(self.kept, "bd"))
+        by_input = torch.einsum("tbhd,sbhd->bhts", to_inputs, key)
+        return by_input + torch.einsum("tbhd,shd->bhts", to_places, self.project(places)[0, :, 0])
 
 
-def _of_all_lanes(rows: Tensor, lanes: int) -> Tensor:
-    return rows.expand(-1, lanes, -1, -1)
+def relative_scores(query: Tensor, key: Tensor, relative: RelativeKeys, kept: str) -> Tensor:
+    """(B, H, T, S) The sum of the kept ones of Transformer-XL's terms (a) to (d), before scaling."""
+    to_keys = _asked(query, relative.content_bias, _kept(kept, "ac"))
+    to_rows = _asked(query, relative.position_bias, _kept(kept, "bd"))
+    rows = relative.rows[len(relative.rows) - len(key) :]
+    by_key = torch.einsum("tbhd,sbhd->bhts", to_keys, key)
+    return by_key + relative_shift(torch.einsum("tbhd,rhd->bhtr", to_rows, rows))
 
 
-def relative_terms(query: Tensor, key: Tensor, relative: RelativeKeys) -> dict[str, Tensor]:
-    """(B, H, T, S) Transformer-XL's terms (a) to (d), before scaling. (c) and (d) have one row or lane for all."""
-    rows, queries = relative.rows[len(relative.rows) - len(key) :], len(query)
-    by_distance = torch.einsum("hd,rhd->hr", relative.position_bias, rows)[:, None].expand(-1, queries, -1)
-    return {
-        "a": torch.einsum("tbhd,sbhd->bhts", query, key),
-        "b": relative_shift(torch.einsum("tbhd,rhd->bhtr", query, rows)),
-        "c": torch.einsum("hd,sbhd->bhs", relative.content_bias, key)[:, :, None],
-        "d": relative_shift(by_distance)[None],
-    }
+def _kept(kept: str, pair: str) -> tuple[bool, bool]:
+    first, second = pair
+    return first in kept, second in kept
+
+
+def _asked(query: Tensor, bias: Tensor, kept: tuple[bool, bool]) -> Tensor:
+    """(T, B, H, D) What asks one kind of keys: queries, a bias for all of them, both, or nothing."""
+    by_query, by_bias = kept
+    return query * by_query + bias * by_bias
 
 
 def built(config: XLConfig, kept: str, seed: int) -> TransformerXL:
@@ -124,7 +113,7 @@ def measure(setting: Setting) -> Results:
 
 
 def _variant(setting: Setting, side: str, kept: str, size: Sizes) -> Results:
-    short = Sizes(max(1, size.steps // 4), size.width, size.layers, size.scored)
+    short = replace(size, steps=max(1, size.steps // 4))
     tries = (
         {}
         if setting.quick
@@ -191,82 +180,6 @@ def scored(model: TransformerXL, stream: Stream, reach: Reach, size: Sizes) -> f
         hidden, memory = model(segment.tokens, memory)
         nats.append(model.nats(hidden, segment.targets).double().mean())
     return torch.stack(nats[1:] or nats).mean().item() / math.log(2)
-
-
-def tell(results: Results) -> list[Block]:
-    sides = results["sides"]
-    return [
-        "The score of a query and a key is a sum of four terms. What is each of them worth? A model is trained with "
-        f"all of them, without each, and with each alone, on {results['tokens']:,} tokens; in the full version every "
-        "variant first tries the same two learning rates. Transformer-XL's terms are those of relative attention with "
-        "memory; absolute positions restart in isolated segments, and are added in every layer for queries and keys "
-        "alone, so that their terms can be taken apart.",
-        *(_verdict(side, name, one) for name, side in sides.items() for one in TERMS),
-        *(_places_verdict(side, name) for name, side in sides.items()),
-        *(_table(side, name) for name, side in sides.items()),
-    ]
-
-
-def _verdict(side: Results, name: str, term: str) -> Verdict:
-    complete, without = side[TERMS]["bits"], side[TERMS.replace(term, "")]["bits"]
-    return Verdict(
-        f"{OWNERS[name]} term {NAMES[name][term]} is worth having.",
-        fewer_bits(complete, without),
-        f"{plus_minus(complete)} bits with all terms, {plus_minus(without)} without it; {seed_count(complete)}",
-    )
-
-
-def _places_verdict(side: Results, name: str) -> Verdict:
-    """The term of places alone, (d), against the term of content alone, (a)."""
-    places, content = side["d"]["bits"], side["a"]["bits"]
-    return Verdict(
-        f"{OWNERS[name]} term of places alone is worth more than its term of content alone.",
-        fewer_bits(places, content),
-        f"{plus_minus(places)} bits with {NAMES[name]['d']} alone, {plus_minus(content)} with {NAMES[name]['a']} "
-        f"alone; {seed_count(places)}",
-    )
-
-
-def _label(name: str, kept: str) -> str:
-    if kept == TERMS:
-        return "all terms"
-    missing = [one for one in TERMS if one not in kept]
-    return f"without {NAMES[name][missing[0]]}" if len(missing) == 1 else f"{NAMES[name][kept]} alone"
-
-
-def _table(side: Results, name: str) -> Table:
-    complete = side[TERMS]["bits"]
-    rows = [
-        [
-            _label(name, kept),
-            plus_minus(variant["bits"]),
-            signed_plus_minus(
-                [one - all_terms for one, all_terms in zip(variant["bits"], complete, strict=True)]
-            ),
-            f"{variant['learning_rate']:g}",
-        ]
-        for kept, variant in side.items()
-    ]
-    return Table(
-        ["terms", "bits per token", "difference", "learning rate"],
-        rows,
-        f"{'Transformer-XL' if name == 'xl' else 'Absolute positions'}: test text, mean ± half the range of seeds.",
-    )
-
-
-def draw(results: Results) -> list[Picture]:
-    sides = results["sides"]
-    figure, axes = canvas(1, len(sides), width=5 * len(sides), height=4)
-    for axis, (name, side) in zip(axes, sides.items(), strict=True):
-        labels = [_label(name, kept) for kept in side]
-        values: Sequence[float] = [mean(variant["bits"]) for variant in side.values()]
-        axis.barh(labels[::-1], values[::-1], color=["#4878a8"] * (len(labels) - 1) + ["#2f9e44"])
-        axis.set(
-            xlabel="bits per token",
-            xlim=(0.95 * min(values), 1.02 * max(values)),
-            title="Transformer-XL" if name == "xl" else "absolute positions",
-        )
-    return [Picture("terms", "Bits per token with some of the terms; lower is better.", figure)]
 
 
 EXPERIMENT = Experiment(
