@@ -68,29 +68,23 @@ class SomeTerms(Attention):
         """(B, H, T, S) The kept products of inputs and absolute positions, which restart in every segment."""
         places = sinusoids(torch.arange(len(key)), self.query.in_features, query.dtype)[:, None]
         asking = self.query(places).unflatten(-1, (self.heads, -1))
-        to_inputs = _asked(query, asking, _kept(self.kept, "ac"))
-        to_places = _asked(query, asking, _kept(self.kept, "bd"))
+        to_inputs = _asked(query, asking, "a" in self.kept, "c" in self.kept)
+        to_places = _asked(query, asking, "b" in self.kept, "d" in self.kept)
         by_input = torch.einsum("tbhd,sbhd->bhts", to_inputs, key)
         return by_input + torch.einsum("tbhd,shd->bhts", to_places, self.project(places)[0, :, 0])
 
 
 def relative_scores(query: Tensor, key: Tensor, relative: RelativeKeys, kept: str) -> Tensor:
     """(B, H, T, S) The sum of the kept ones of Transformer-XL's terms (a) to (d), before scaling."""
-    to_keys = _asked(query, relative.content_bias, _kept(kept, "ac"))
-    to_rows = _asked(query, relative.position_bias, _kept(kept, "bd"))
+    to_keys = _asked(query, relative.content_bias, "a" in kept, "c" in kept)
+    to_rows = _asked(query, relative.position_bias, "b" in kept, "d" in kept)
     rows = relative.rows[len(relative.rows) - len(key) :]
     by_key = torch.einsum("tbhd,sbhd->bhts", to_keys, key)
     return by_key + relative_shift(torch.einsum("tbhd,rhd->bhtr", to_rows, rows))
 
 
-def _kept(kept: str, pair: str) -> tuple[bool, bool]:
-    first, second = pair
-    return first in kept, second in kept
-
-
-def _asked(query: Tensor, bias: Tensor, kept: tuple[bool, bool]) -> Tensor:
+def _asked(query: Tensor, bias: Tensor, by_query: bool, by_bias: bool) -> Tensor:
     """(T, B, H, D) What asks one kind of keys: queries, a bias for all of them, both, or nothing."""
-    by_query, by_bias = kept
     return query * by_query + bias * by_bias
 
 
