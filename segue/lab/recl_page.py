@@ -286,7 +286,7 @@ def _paper_gains(results: Results, name: str) -> Picture:
 def _style(results: Results, name: str) -> dict[str, Any]:
     """A colour for each model, and dashes for each control."""
     if name in results["controls"]:
-        dashes = ("--", "-.", ":")[list(results["controls"]).index(name) % 3]
+        dashes = ("--", "-.", (0, (4, 1, 1, 1, 1, 1)), ":")[list(results["controls"]).index(name) % 4]
         return {"color": INK, "linewidth": 1, "linestyle": dashes}
     colours = (*COLOURS, INK)
     return {"color": colours[list(results["models"]).index(name) % len(colours)], "marker": "o", "ms": 3}

@@ -9,13 +9,10 @@ from segue.lab.record import read_record
 from segue.lab.report import _block as as_html
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "lab"
-MISSING = ("recl_words",)
-"""Experiments whose full version was not measured yet; docs/results/lab/README.md names them."""
-
 PAGE = (FOLDER / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [name for name in TITLES if name not in MISSING])
+@pytest.mark.parametrize("name", list(TITLES))
 def test_the_page_says_what_the_record_tells(name: str) -> None:
     record = read_record(FOLDER, name)
     assert record is not None
@@ -23,9 +20,3 @@ def test_the_page_says_what_the_record_tells(name: str) -> None:
     assert not record.setting["quick"]
     for block in experiment(name).tell(record.results):
         assert as_html(block) in PAGE, "draw the page again: segue lab all --only-report"
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_what_is_missing_is_said_to_be(name: str) -> None:
-    assert read_record(FOLDER, name) is None
-    assert f"`{name}` was not measured in full" in (FOLDER / "README.md").read_text(encoding="utf-8")
