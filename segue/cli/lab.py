@@ -19,7 +19,7 @@ from segue.progress import Report
 EXAMPLE = "Example: segue lab all --quick -o lab"
 
 USERS = {
-    "--run": ("results",),
+    "--run": ("results", "heads"),
     "--models": ("results",),
     "--encoder": ("heads",),
     "--pairs": ("translation",),
@@ -53,7 +53,7 @@ def lab(
         typer.Option(
             "--run",
             metavar="RUN",
-            help="A run of `segue train` to add to the results tables; may be repeated.",
+            help="A run of `segue train`: a row of `results`, and a judge of likelihood in `heads`; may be repeated.",
         ),
     ] = None,
     encoder: Annotated[

@@ -5,7 +5,6 @@ it has not seen. The same is done with fresh and with shuffled weights, and with
 Letters: N layers, H heads.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -17,8 +16,10 @@ from segue.checkpoint import TextEncoder, load
 from segue.lab.cache import cached
 from segue.lab.drawing import HEAT, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.likelihood import preference_of_encoder, preference_of_reader, told_apart
+from segue.lab.likelihood import measured_likelihoods, tell_likelihoods
 from segue.lab.probes import AMBIGUITIES, PROBES, Example, ReadingPair, drawn, vocabulary
+from segue.lab.shares import CONDITION, ahead, listed
+from segue.lab.trained import named
 from segue.lab.word_attention import (
     head_name,
     random_encoder,
@@ -27,9 +28,6 @@ from segue.lab.word_attention import (
     weights_digest,
     word_weights,
 )
-
-MARGIN, ERRORS = 0.1, 2.0
-"""A head must be right this much more often than every control, and by so many standard errors."""
 
 COUNTS = {True: 20, False: 120}
 """Sentences of each half of a probe, quick or not."""
@@ -106,7 +104,7 @@ def measure(setting: Setting) -> Results:
             name: {who: [one["ambiguity"][name] for one in many] for who, many in read.items()}
             for name in AMBIGUITIES
         },
-        "likelihood": _likelihoods(setting, encoder, count),
+        "likelihood": measured_likelihoods(setting, encoder, count, seeds),
     }
 
 
@@ -115,15 +113,17 @@ def _encoder(setting: Setting) -> TextEncoder:
 
 
 def inputs(setting: Setting) -> Results:
-    """The encoder, for the record."""
-    if setting.encoder is None:
-        return {"encoder": None}
-    return {"encoder": {"name": setting.encoder.name, "weights": weights_digest(setting.text_encoder)}}
+    """The encoder and the language models, for the record."""
+    encoder = setting.encoder
+    return {
+        "encoder": encoder and {"name": encoder.name, "weights": weights_digest(setting.text_encoder.model)},
+        "runs": {name: weights_digest(load(run).model) for name, run in named(setting.runs).items()},
+    }
 
 
 def _answered(setting: Setting, encoder: TextEncoder, count: int) -> Results:
     """The chosen head of every probe and ambiguity; from the cache if these weights were read before."""
-    key = {"weights": weights_digest(encoder), "count": count, "seed": setting.seed}
+    key = {"weights": weights_digest(encoder.model), "count": count, "seed": setting.seed}
     answered: Results = cached(setting, __name__, key, lambda: _read(setting, encoder, count))
     return answered
 
@@ -171,28 +171,12 @@ def _baselines(make: Callable[..., Iterator[Example]], count: int, seed: int) ->
     }
 
 
-def _likelihoods(setting: Setting, encoder: TextEncoder, count: int) -> Results:
-    """The share of pairs whose readings a model tells apart by likelihood; for models that can say."""
-    pairs = drawn(AMBIGUITIES["noun decides"], 1, count, setting.seed)
-    prefers = {run.name: preference_of_reader(load(run)) for run in setting.runs}
-    masked = preference_of_encoder(encoder)
-    if masked is not None:
-        prefers["the encoder's masked-LM head"] = masked
-    return {name: told_apart(one, pairs) for name, one in prefers.items()}
-
-
 def controls(probe: Results) -> dict[str, float]:
     """How often every control is right; of several seeds the best."""
     known = {name: max(one["right"] for one in probe[name]) for name in CONTROLS}
     if not probe.get("positional") and "offset" in probe:
         known["fixed distance"] = probe["offset"]["right"]
     return {**known, "chance": probe.get("chance", 0.5)}
-
-
-def ahead(right: float, control: float, count: int) -> bool:
-    """Whether a share of right answers is above a control's by the margin and by more than chance gives."""
-    error = math.sqrt((right * (1 - right) + control * (1 - control)) / count)
-    return right - control > max(MARGIN, ERRORS * error)
 
 
 def tell(results: Results) -> list[Block]:
@@ -214,7 +198,7 @@ def tell(results: Results) -> list[Block]:
         "the verb, rather than to the noun, more in the reading of the verb. Where nothing decides, the same word "
         "differs, but it says nothing about the telescope.",
         *_ambiguities(results),
-        *_likelihood_blocks(results),
+        *tell_likelihoods(results["likelihood"]),
     ]
 
 
@@ -224,13 +208,9 @@ def _verdict(name: str, probe: Results, results: Results) -> Verdict:
     return Verdict(
         f"{name.capitalize()}: a head attends from {probe['asks']}.",
         ahead(best["right"], max(known.values()), results["sentences"]),
-        f"{head_name(best['head'], heads)} in {100 * best['right']:.0f} % of new sentences; {_listed(known)} "
-        f"(shown if {100 * MARGIN:.0f} points and {ERRORS:g} standard errors above all of them)",
+        f"{head_name(best['head'], heads)} in {100 * best['right']:.0f} % of new sentences; {listed(known)} "
+        f"({CONDITION})",
     )
-
-
-def _listed(known: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in known.items())
 
 
 def _ambiguities(results: Results) -> Iterator[Block]:
@@ -245,21 +225,7 @@ def _ambiguities(results: Results) -> Iterator[Block]:
             f"Attention differs between two readings of a sentence ({name}).",
             ahead(best["right"], max(known.values()), results["sentences"]),
             f"{head_name(best['head'], heads)} tells {100 * best['right']:.0f} % of new pairs apart"
-            f"{turned if ahead(0.5, best['right'], results['sentences']) else ''}; {_listed(known)}",
-        )
-
-
-def _likelihood_blocks(results: Results) -> Iterator[Block]:
-    if not results["likelihood"]:
-        yield (
-            "Likelihood was not measured: the encoder has no masked-LM head, and no language model was given "
-            "(--run)."
-        )
-    for name, share in results["likelihood"].items():
-        yield Verdict(
-            f"Likelihood differs between two readings of a sentence ({name}).",
-            ahead(share, 0.5, results["sentences"]),
-            f"{100 * share:.0f} % of pairs are told apart by who is expected to have the thing; chance is 50 %",
+            f"{turned if ahead(0.5, best['right'], results['sentences']) else ''}; {listed(known)}",
         )
 
 

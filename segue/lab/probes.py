@@ -34,7 +34,7 @@ INSTRUMENTS: tuple[Words, Words] = (
     ("telescope", "camera", "lantern", "phone"),
     ("microscope", "mirror", "lamp", "lens"),
 )
-ATTRIBUTES: tuple[Words, Words] = (("beard", "scar", "wound", "cough"), ("hat", "moustache", "limp", "smile"))
+ATTRIBUTES: tuple[Words, Words] = (("scar", "wound", "cough", "fever"), ("hat", "limp", "smile", "tattoo"))
 SEEING: tuple[Words, Words] = (("saw", "watched"), ("noticed", "observed"))
 
 
@@ -260,7 +260,7 @@ def _in_context(half: int, draw: random.Random, *, decides: bool) -> Iterator[Re
     things = INSTRUMENTS[half]
     while True:
         for template in CONTEXTS[half]:
-            who, noun = draw.sample([draw.choice(MEN[half]), draw.choice(WOMEN[half])], 2)
+            who, noun = _two_persons(half, draw)
             thing, other = draw.sample(things, 2)
             same = {
                 "who": who,
@@ -272,10 +272,15 @@ def _in_context(half: int, draw: random.Random, *, decides: bool) -> Iterator[Re
             yield ReadingPair(_reading(template, owner=who, **same), _reading(template, owner=noun, **same))
 
 
+def _two_persons(half: int, draw: random.Random) -> list[str]:
+    """A man and a woman, in either order."""
+    return draw.sample([draw.choice(MEN[half]), draw.choice(WOMEN[half])], 2)
+
+
 def nouns_decide(half: int, draw: random.Random) -> Iterator[ReadingPair]:
-    """One sees with a telescope, and has a beard: the last noun decides."""
+    """One sees with a telescope, and has a scar: the last noun decides. Who has it is as often a man as a woman."""
     while True:
-        who, noun = draw.choice(WOMEN[half]), draw.choice(MEN[half])
+        who, noun = _two_persons(half, draw)
         same = {"who": who, "noun": noun, "verb": draw.choice(SEEING[half])}
         things = draw.choice(INSTRUMENTS[half]), draw.choice(ATTRIBUTES[half])
         instrument, attribute = (_reading(ALONE, thing=thing, **same) for thing in things)

@@ -4,7 +4,6 @@ Nothing is trained here. Our figures come from the records of the other experime
 published rows are marked as not run here.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from segue.lab.published import published, source
 from segue.lab.record import Record, read_object, read_record, version_mismatch
 from segue.lab.run_memory import draw_memories, memory_of_run, tell_memories
 from segue.lab.statistics import mean
-from segue.lab.trained import training_seconds
+from segue.lab.trained import named, training_seconds
 from segue.lab.words_page import small_figures
 from segue.recipe import Recipe, read_recipe, recipe_of
 from segue.text.corpus import Corpus, open_corpus
@@ -159,10 +158,7 @@ def _from_words(output: Path) -> Results:
 
 
 def given_runs(paths: Sequence[Path]) -> list[Given]:
-    """The runs, each once; named by their folders, or by their paths where two folders have the same name."""
-    distinct = list({path.resolve(): path for path in paths}.values())
-    names = Counter(path.name for path in distinct)
-    return [_given(path, path.name if names[path.name] == 1 else str(path)) for path in distinct]
+    return [_given(path, name) for name, path in named(paths).items()]
 
 
 def _given(path: Path, name: str) -> Given:

@@ -5,6 +5,8 @@ checkpoint.
 """
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -21,6 +23,13 @@ from segue.recipe import Recipe, TrainConfig
 from segue.training import run as runs
 from segue.training.loop import Event
 from segue.training.run import read_log
+
+
+def named(runs: Sequence[Path]) -> dict[str, Path]:
+    """The runs, each once; named by their folders, or by their paths where two folders have the same name."""
+    distinct = list({path.resolve(): path for path in runs}.values())
+    names = Counter(path.name for path in distinct)
+    return {path.name if names[path.name] == 1 else str(path): path for path in distinct}
 
 
 @dataclass(frozen=True)

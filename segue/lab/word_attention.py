@@ -11,7 +11,7 @@ from hashlib import sha256
 import torch
 from tokenizers import Tokenizer as TokenizerFile
 from tokenizers import models
-from torch import Tensor
+from torch import Tensor, nn
 
 from segue.checkpoint import TextEncoder
 from segue.config import EncoderConfig, EncoderReading
@@ -77,9 +77,9 @@ def head_name(number: int, heads: int) -> str:
 
 
 def untrained(encoder: TextEncoder, seed: int) -> TextEncoder:
-    """An encoder of the same shape with fresh weights."""
+    """An encoder of the same shape and with the same kind of head, with fresh weights."""
     torch.manual_seed(seed)
-    return replace(encoder, model=TaskEncoder(encoder.model.config).eval())
+    return replace(encoder, model=TaskEncoder(encoder.model.config, encoder.model.task).eval())
 
 
 @torch.no_grad()
@@ -100,9 +100,9 @@ def random_encoder(words: Sequence[str], seed: int) -> TextEncoder:
     return TextEncoder(TaskEncoder(shape).eval(), WordPiece(file), EncoderReading(max_length=64))
 
 
-def weights_digest(encoder: TextEncoder) -> str:
+def weights_digest(model: nn.Module) -> str:
     """A digest of all weights."""
     state = sha256()
-    for name, weight in sorted(encoder.model.state_dict().items()):
+    for name, weight in sorted(model.state_dict().items()):
         state.update(name.encode() + weight.contiguous().numpy().tobytes())
     return state.hexdigest()

@@ -8,17 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from runs import make_corpus
+from runs import make_corpus, small_recipe
+from segue.cli.lab import USERS
 from segue.config import HeadConfig
 from segue.errors import InputError
 from segue.lab import heads, likelihood
 from segue.lab.experiment import Results, Setting, Verdict
-from segue.lab.likelihood import followed_by, preference_of_encoder, told_apart
-from segue.lab.probes import AMBIGUITIES, MEN, PROBES, WOMEN, Example, drawn, matched, vocabulary
+from segue.lab.likelihood import asked, asked_alone, preference_of_encoder, told_apart
+from segue.lab.probes import AMBIGUITIES, INSTRUMENTS, MEN, PROBES, WOMEN, Example, drawn, matched, vocabulary
 from segue.lab.record import measured
 from segue.lab.report import write_report
+from segue.lab.shares import ahead
 from segue.lab.word_attention import random_encoder, shuffled, untrained, weights_digest, word_weights
 from segue.nn.task_encoder import TaskEncoder
+from segue.training.run import train
 
 ENCODER = random_encoder(vocabulary(), 3)
 
@@ -104,7 +107,7 @@ def test_controls_have_other_weights_of_the_same_size() -> None:
     for name, weight in ENCODER.model.state_dict().items():
         other = control.model.state_dict()[name]
         torch.testing.assert_close(other.flatten().sort().values, weight.flatten().sort().values)
-    digests = {weights_digest(one) for one in (ENCODER, control, untrained(ENCODER, 1))}
+    digests = {weights_digest(one.model) for one in (ENCODER, control, untrained(ENCODER, 1))}
     assert len(digests) == 3
 
 
@@ -114,16 +117,42 @@ def test_a_masked_head_says_which_reading_it_prefers() -> None:
     masked = replace(ENCODER, model=TaskEncoder(ENCODER.model.config, HeadConfig(task="masked")).eval())
     prefers = preference_of_encoder(masked)
     assert prefers is not None
-    (pair,) = drawn(AMBIGUITIES["noun decides"], 0, 1, seed=0)
-    before, who, noun, behind = followed_by(pair.instrument)
-    swapped = replace(
-        pair.instrument, words=tuple({who: noun, noun: who}.get(word, word) for word in pair.instrument.words)
-    )
-    assert prefers(pair.instrument) != pytest.approx(prefers(swapped))
-    assert before.endswith(" the ")
-    assert behind.startswith(" had the ")
-    assert told_apart(lambda reading: float(reading is pair.instrument), [pair]) == 1
-    assert likelihood.told_apart(lambda _: 0.0, [pair]) == 0
+    question = asked(drawn(AMBIGUITIES["noun decides"], 0, 1, seed=0)[0].instrument)
+    swapped = question._replace(who=question.noun, noun=question.who)
+    assert prefers(question) == pytest.approx(-prefers(swapped))
+    assert prefers(question) != pytest.approx(prefers(question._replace(before="the ")))
+
+
+@pytest.mark.parametrize("kind", AMBIGUITIES)
+def test_a_question_names_the_two_who_may_have_the_thing(kind: str) -> None:
+    for pair in (one for half in (0, 1) for one in drawn(AMBIGUITIES[kind], half, 40, seed=0)):
+        for reading in (pair.instrument, pair.attribute):
+            before, who, noun, behind = asked(reading)
+            assert f"the {who} {reading.words[reading.verb]} the {noun} with the " in before
+            assert before.endswith(" the ")
+            assert behind == f" had the {reading.words[reading.query]} ."
+            assert asked_alone(reading) == ("the ", who, noun, behind)
+    owners = {asked(pair.instrument).who in MEN[0] for pair in drawn(AMBIGUITIES[kind], 0, 40, seed=0)}
+    assert owners == {True, False}  # or a model could answer by the sexes alone
+
+
+def test_pairs_are_told_apart_by_what_differs() -> None:
+    pairs = drawn(AMBIGUITIES["noun decides"], 0, 40, seed=0)
+    knows_things = lambda question: float(any(f" {thing} " in question.behind for thing in INSTRUMENTS[0]))  # noqa: E731
+    assert told_apart(knows_things, pairs) == told_apart(knows_things, pairs, asked_alone) == 1
+    assert told_apart(lambda _: 0.0, pairs) == 0
+
+
+def shares(trained: float, control: float) -> Results:
+    kinds = ("context decides", "noun decides", "nothing decides", likelihood.ALONE)
+    known = {kind: trained if kind in likelihood.CONTROL_OF else control for kind in kinds}
+    return {"pairs": 240, "models": {"mine": {"trained": known, "untrained": [dict.fromkeys(kinds, 0.5)]}}}
+
+
+@pytest.mark.parametrize(("control", "wanted"), [(0.5, True), (0.85, False)])
+def test_likelihood_must_differ_by_more_than_without_a_reading(control: float, wanted: bool) -> None:
+    told = likelihood.tell_likelihoods(shares(0.9, control))
+    assert [one.shown for one in told if isinstance(one, Verdict)] == [wanted, wanted]
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +164,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     assert notes == []
     assert '<section id="heads">' in page.read_text()
     return record.results
+
+
+def test_a_given_language_model_judges_the_readings(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path / "data", documents=20, words=20)
+    train(small_recipe(), corpus, tmp_path / "small")
+    setting = Setting(corpus, tmp_path, quick=True, runs=(tmp_path / "small",))
+    judged = likelihood.measured_likelihoods(setting, ENCODER, 3, seeds=(1, 2))
+    assert judged["pairs"] == 6
+    (model,) = judged["models"].values()
+    assert set(judged["models"]) == {"small"}
+    assert len(model["untrained"]) == 2
+    assert set(model["trained"]) == {*AMBIGUITIES, likelihood.ALONE}
+    assert heads.inputs(setting) != heads.inputs(replace(setting, runs=()))
+    assert "heads" in USERS["--run"]
 
 
 def test_random_weights_show_nothing(results: Results) -> None:
@@ -149,8 +192,8 @@ def test_a_head_must_be_ahead_of_every_control(results: Results) -> None:
     for share, wanted in ((right + 0.09, False), (right + 0.11, True)):
         better = {**probe, "trained": [{**probe["trained"][0], "right": share}]}
         assert heads._verdict("pronoun", better, many).shown == wanted
-    assert heads.ahead(0.7, 0.5, 400)
-    assert not heads.ahead(0.7, 0.5, 20)  # so few sentences say little
+    assert ahead(0.7, 0.5, 400)
+    assert not ahead(0.7, 0.5, 20)  # so few sentences say little
 
 
 def test_without_an_encoder_the_full_version_is_skipped(tmp_path: Path) -> None:
