@@ -103,7 +103,7 @@ def _facts(measured: "Lengths", plan: "Plan") -> dict[str, Any]:
         "nats_by_context": measured.curves,
         "positions": measured.positions,
         "step": plan.step,
-        "longest": plan.longest,
+        "longest": plan.contexts[-1],
         "seed": plan.seed,
     }
 
@@ -115,6 +115,6 @@ def _text(measured: "Lengths", plan: "Plan") -> str:
         more = "≥ " if name in measured.unbounded else ""
         lines.append(f"{name:<{width}}" + "".join(f"{f'{more}{length:,}':>10}" for length in lengths))
     lines.append(
-        f"{measured.positions:,} positions; context lengths in steps of {plan.step:,}, at most {plan.longest:,}"
+        f"{measured.positions:,} positions; context lengths in steps of {plan.step:,}, at most {plan.contexts[-1]:,}"
     )
     return "\n".join(lines)

@@ -160,9 +160,10 @@ def test_the_command(corpus: Path, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.exception
         return result.output
 
-    small = ["--step", 10, "--longest", 60, "--positions", 40]
+    small = ["--step", 10, "--longest", 65, "--positions", 40]
     facts = json.loads(told(first, second, *small, "--json"))
     assert facts["positions"] == 40
+    assert facts["longest"] == 60  # what was tried, not what was asked for
     assert facts["lengths"].keys() == {str(first), str(second)}
     assert all(len(lengths) == 3 for lengths in facts["lengths"].values())
     assert "r = 0.1" in told(first, second, *small)
