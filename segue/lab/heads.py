@@ -7,12 +7,14 @@ Letters: N layers, H heads.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from segue.checkpoint import TextEncoder, load
+from segue.checkpoint import TextEncoder, load, task_of
+from segue.interop.encoders import load_encoder
 from segue.lab.cache import cached
 from segue.lab.drawing import HEAT, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
@@ -117,8 +119,12 @@ def inputs(setting: Setting) -> Results:
     encoder = setting.encoder
     return {
         "encoder": encoder and {"name": encoder.name, "weights": weights_digest(setting.text_encoder.model)},
-        "runs": {name: weights_digest(load(run).model) for name, run in named(setting.runs).items()},
+        "runs": {name: _weights_of(run) for name, run in named(setting.runs).items()},
     }
+
+
+def _weights_of(run: Path) -> str:
+    return weights_digest((load_encoder if task_of(run) == "encoding" else load)(run).model)
 
 
 def _answered(setting: Setting, encoder: TextEncoder, count: int) -> Results:
@@ -286,4 +292,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     inputs=inputs,
     skipped=_skipped,
+    version=2,
 )

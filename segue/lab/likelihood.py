@@ -2,9 +2,9 @@
 
     the woman saw the man with the telescope . the _____ had the telescope .
 
-A model that takes the telescope for the instrument expects the woman there, and the man's scar to be the man's.
-Controls: fresh weights; contexts that decide nothing, for a model that repeats whom it has read of; and the second
-sentence alone, for a model that knows who has scars.
+A model that takes the telescope for the instrument expects the woman there, and the man's scar to be the man's. What it
+expects must change by more than without a reading: than behind a context that decides nothing, for a model that repeats
+whom it has read of, or than without the sentence, for a model that knows who has scars.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from segue.checkpoint import Bundle, TextEncoder, load
+from segue.checkpoint import Bundle, TextEncoder, load, task_of
 from segue.errors import InputError
 from segue.infer.embed import embed_tokens, read_pieces
+from segue.interop.encoders import load_encoder
 from segue.lab.experiment import Block, Results, Setting, Verdict
 from segue.lab.probes import AMBIGUITIES, Reading, ReadingPair, drawn
 from segue.lab.shares import CONDITION, ahead, listed
@@ -26,10 +28,10 @@ from segue.nn.models import build_language_model
 from segue.nn.task_encoder import MaskedHead
 from segue.text.wordpiece import MASK
 
-ALONE = "noun decides, without the sentence"
-
-CONTROL_OF = {"context decides": "nothing decides", "noun decides": ALONE}
+CONTROL_OF = {"context decides": "nothing decides", "noun decides": "without the sentence"}
 """The readings that are told apart, each with what else would tell them apart."""
+
+BESIDE = "the encoder's masked-LM head"
 
 
 class Question(NamedTuple):
@@ -41,8 +43,8 @@ class Question(NamedTuple):
     behind: str
 
 
-Preference = Callable[[Question], float]
-"""Nats by which the one who sees is likelier than the one who is seen."""
+Preference = Callable[[Sequence[Question]], Tensor]
+"""(questions,) Nats by which the one who sees is likelier than the one who is seen."""
 
 
 def asked(reading: Reading) -> Question:
@@ -59,18 +61,21 @@ def asked_alone(reading: Reading) -> Question:
 
 def preference_of_encoder(encoder: TextEncoder) -> Preference | None:
     """By the masked-LM head; None without one."""
-    head = encoder.model.head
+    head, table = encoder.model.head, encoder.model.encoder.words.weight
     mask = encoder.tokenizer.file.token_to_id(MASK)
     if not isinstance(head, MaskedHead) or mask is None:
         return None
 
     @torch.no_grad()
-    def prefers(question: Question) -> float:
-        (pieces,) = read_pieces(encoder, [f"{question.before}{MASK}{question.behind}"])
-        (states,) = embed_tokens(encoder, [pieces])
-        logits = head(states[pieces.ids.index(mask)], encoder.model.encoder.words.weight)
-        who, noun = (encoder.tokenizer.placed([[word]])[0].ids[0] for word in (question.who, question.noun))
-        return float(logits[who] - logits[noun])
+    def prefers(questions: Sequence[Question]) -> Tensor:
+        pieces = read_pieces(encoder, [f"{one.before}{MASK}{one.behind}" for one in questions])
+        places = [one.ids.index(mask) for one in pieces]
+        states = embed_tokens(encoder, pieces)
+        logits = head(torch.stack([text[place] for text, place in zip(states, places, strict=True)]), table)
+        persons = [encoder.tokenizer.placed([one.who, one.noun]) for one in questions]
+        ids = torch.tensor([[person.ids[0] for person in pair] for pair in persons])
+        preference: Tensor = logits.gather(1, ids).diff(dim=1).squeeze(1).neg()
+        return preference
 
     return prefers
 
@@ -79,88 +84,117 @@ def preference_of_reader(bundle: Bundle) -> Preference:
     """By a language model, which reads the words one after the other."""
 
     @torch.no_grad()
-    def prefers(question: Question) -> float:
-        before, who, noun, behind = question
-        return _nats(bundle, before, noun + behind) - _nats(bundle, before, who + behind)
+    def prefers(questions: Sequence[Question]) -> Tensor:
+        return torch.tensor(
+            [
+                _nats(bundle, before + noun + behind) - _nats(bundle, before + who + behind)
+                for before, who, noun, behind in questions
+            ]
+        )
 
     return prefers
 
 
-def _nats(bundle: Bundle, before: str, behind: str) -> float:
-    """Nats of the whole text. (The part before is the same for both words; a word may join its last token.)"""
+def _nats(bundle: Bundle, text: str) -> float:
+    """Nats of a text but its first token. (Of a pair of texts all is counted: a word may join the token before it.)"""
     assert bundle.tokenizer is not None
-    ids = torch.as_tensor(bundle.tokenizer.encode((before + behind).encode()), dtype=torch.int64)[None]
+    ids = torch.as_tensor(bundle.tokenizer.encode(text.encode()), dtype=torch.int64)[None]
     hidden, _ = bundle.model(ids[:, :-1], bundle.model.start(reach=bundle.reading.reach))
     return float(bundle.model.nats(hidden, ids[:, 1:]).double().sum())
 
 
-def told_apart(
+def shifts(
     prefers: Preference, pairs: Sequence[ReadingPair], ask: Callable[[Reading], Question] = asked
-) -> float:
-    """The share of pairs in which the instrument's owner is rather the one who sees."""
-    return sum(prefers(ask(pair.instrument)) > prefers(ask(pair.attribute)) for pair in pairs) / len(pairs)
+) -> Tensor:
+    """(pairs,) By how much the one who sees is expected more in the reading of the verb."""
+    instruments, attributes = [pair.instrument for pair in pairs], [pair.attribute for pair in pairs]
+    return prefers([*map(ask, instruments)]) - prefers([*map(ask, attributes)])
 
 
 def measured_likelihoods(setting: Setting, encoder: TextEncoder, count: int, seeds: Sequence[int]) -> Results:
-    """For each model that can say, the shares of pairs that it tells apart, trained and with fresh weights."""
+    """For each model that can say, how many pairs it tells apart, with its weights and with fresh ones."""
     pairs = {
         kind: [pair for half in (0, 1) for pair in drawn(make, half, count, setting.seed)]
         for kind, make in AMBIGUITIES.items()
     }
-    judges: dict[str, list[Preference]] = {}
-    for name, run in named(setting.runs).items():
-        bundle = _language_model(run)
-        judges[name] = [preference_of_reader(one) for one in (bundle, *_fresh_readers(bundle, seeds))]
-    masked = [preference_of_encoder(one) for one in (encoder, *(untrained(encoder, seed) for seed in seeds))]
-    judges |= {"the encoder's masked-LM head": [one for one in masked if one is not None]}
-    shares = {}
-    for number, (name, some) in enumerate(judges.items()):
+    judges = {name: _judges(run, seeds) for name, run in named(setting.runs).items()}
+    if preference_of_encoder(encoder):
+        judges[BESIDE] = _encoders(encoder, seeds)
+    models = {}
+    for number, (name, (trained, *fresh)) in enumerate(judges.items()):
         setting.report("likelihoods", number, len(judges))
-        if some:
-            trained, *others = [_shares(prefers, pairs) for prefers in some]
-            shares[name] = {"trained": trained, "untrained": others}
-    return {"pairs": 2 * count, "models": shares}
+        models[name] = {
+            "trained": _told_apart(trained, pairs),
+            "untrained": [_told_apart(one, pairs) for one in fresh],
+        }
+    return {"pairs": 2 * count, "models": models}
 
 
-def _language_model(run: Path) -> Bundle:
-    bundle = load(run)
+def _judges(run: Path, seeds: Sequence[int]) -> list[Preference]:
+    """A given run, and the same with fresh weights."""
+    if task_of(run) == "encoding":
+        return _encoders(load_encoder(run), seeds, str(run))
+    bundle, fresh = load(run), []
     if bundle.tokenizer is None:
         raise InputError(f"{run} has no tokenizer, so it cannot read the sentences")
-    return bundle
-
-
-def _fresh_readers(bundle: Bundle, seeds: Sequence[int]) -> Iterator[Bundle]:
     for seed in seeds:
         torch.manual_seed(seed)
-        yield replace(bundle, model=build_language_model(bundle.model.config).eval())
+        fresh.append(replace(bundle, model=build_language_model(bundle.model.config).eval()))
+    return [preference_of_reader(one) for one in (bundle, *fresh)]
 
 
-def _shares(prefers: Preference, pairs: dict[str, list[ReadingPair]]) -> dict[str, float]:
-    told = {kind: told_apart(prefers, some) for kind, some in pairs.items()}
-    return {**told, ALONE: told_apart(prefers, pairs["noun decides"], asked_alone)}
+def _encoders(encoder: TextEncoder, seeds: Sequence[int], name: str = "") -> list[Preference]:
+    prefers = [preference_of_encoder(one) for one in (encoder, *(untrained(encoder, seed) for seed in seeds))]
+    if None in prefers:
+        raise InputError(
+            f"{name} is an encoder without a masked-LM head, which cannot tell what is likely; "
+            "train one: segue train bert-cpu"
+        )
+    return [one for one in prefers if one]
+
+
+def _told_apart(prefers: Preference, pairs: dict[str, list[ReadingPair]]) -> Results:
+    """Of each kind, the shares of pairs: told apart, told apart in its control, and shifted by more than there."""
+    readings = {kind: shifts(prefers, some) for kind, some in pairs.items()}
+    alone = shifts(prefers, pairs["noun decides"], asked_alone)
+    controls = {"context decides": readings["nothing decides"], "noun decides": alone}
+    return {
+        kind: {
+            "told": _share(readings[kind]),
+            "control": _share(control),
+            "more": _share(readings[kind] - control),
+        }
+        for kind, control in controls.items()
+    }
+
+
+def _share(values: Tensor) -> float:
+    return (values > 0).double().mean().item()
 
 
 def tell_likelihoods(likelihood: Results) -> Iterator[Block]:
     """What the page says of them."""
     if not likelihood.get("models"):
-        yield "Likelihood was not measured: the encoder has no masked-LM head, and no language model was given (--run)."
+        yield (
+            "Likelihood was not measured: the encoder has no masked-LM head, and no language model was given "
+            "(--run)."
+        )
         return
     yield (
-        "And which reading is likelier? Behind each sentence stands “the … had the telescope”: a model that expects "
-        "the woman there takes the telescope for the instrument. A pair is told apart if the woman is rather expected "
-        "in the reading of the verb. A model that repeats whom the context named would do that where nothing decides "
-        "too, and one that knows who has scars without the sentence."
+        "And which reading is likelier? Behind each sentence stands “the … had the telescope”. A model that takes the "
+        "telescope for the instrument expects the woman there, and expects her less in the other reading of the pair. "
+        "But one that repeats whom the context named does that too, where the context is about another thing and "
+        "decides nothing; and one that knows who has scars, without the sentence. So expectation must change by more "
+        "than it does there."
     )
     for name, shares in likelihood["models"].items():
         for kind, control in CONTROL_OF.items():
-            share = shares["trained"][kind]
-            known = {
-                "untrained": max(one[kind] for one in shares["untrained"]),
-                "chance": 0.5,
-                control.removeprefix(f"{kind}, "): shares["trained"][control],
-            }
+            one = shares["trained"][kind]
+            known = {"untrained": max(other[kind]["more"] for other in shares["untrained"]), "chance": 0.5}
             yield Verdict(
                 f"Likelihood differs between two readings of a sentence ({kind}; {name}).",
-                ahead(share, max(known.values()), likelihood["pairs"]),
-                f"{100 * share:.0f} % of {likelihood['pairs']} pairs are told apart; {listed(known)} ({CONDITION})",
+                ahead(one["more"], max(known.values()), likelihood["pairs"]),
+                f"in {100 * one['more']:.0f} % of {likelihood['pairs']} pairs by more than {control}; {listed(known)} "
+                f"({CONDITION}); by anything at all in {100 * one['told']:.0f} %, and {control} in "
+                f"{100 * one['control']:.0f} %",
             )

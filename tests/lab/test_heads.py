@@ -1,6 +1,7 @@
 """Probes of attention heads: labels that are right, balanced positions, and controls that do not pass."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from segue.config import HeadConfig
 from segue.errors import InputError
 from segue.lab import heads, likelihood
 from segue.lab.experiment import Results, Setting, Verdict
-from segue.lab.likelihood import asked, asked_alone, preference_of_encoder, told_apart
+from segue.lab.likelihood import Question, asked, asked_alone, preference_of_encoder
 from segue.lab.probes import AMBIGUITIES, INSTRUMENTS, MEN, PROBES, WOMEN, Example, drawn, matched, vocabulary
 from segue.lab.record import measured
 from segue.lab.report import write_report
@@ -119,8 +120,10 @@ def test_a_masked_head_says_which_reading_it_prefers() -> None:
     assert prefers is not None
     question = asked(drawn(AMBIGUITIES["noun decides"], 0, 1, seed=0)[0].instrument)
     swapped = question._replace(who=question.noun, noun=question.who)
-    assert prefers(question) == pytest.approx(-prefers(swapped))
-    assert prefers(question) != pytest.approx(prefers(question._replace(before="the ")))
+    one, other, alone = prefers([question, swapped, question._replace(before="the ")])
+    torch.testing.assert_close(one, -other)
+    assert float(one) != pytest.approx(float(alone))
+    torch.testing.assert_close(prefers([question])[0], one)  # whatever is read beside it
 
 
 @pytest.mark.parametrize("kind", AMBIGUITIES)
@@ -136,22 +139,46 @@ def test_a_question_names_the_two_who_may_have_the_thing(kind: str) -> None:
     assert owners == {True, False}  # or a model could answer by the sexes alone
 
 
-def test_pairs_are_told_apart_by_what_differs() -> None:
-    pairs = drawn(AMBIGUITIES["noun decides"], 0, 40, seed=0)
-    knows_things = lambda question: float(any(f" {thing} " in question.behind for thing in INSTRUMENTS[0]))  # noqa: E731
-    assert told_apart(knows_things, pairs) == told_apart(knows_things, pairs, asked_alone) == 1
-    assert told_apart(lambda _: 0.0, pairs) == 0
+def judged(prefers: Callable[[Question], float]) -> Results:
+    pairs = {kind: drawn(make, 0, 40, seed=0) for kind, make in AMBIGUITIES.items()}
+    return likelihood._told_apart(lambda some: torch.tensor([prefers(one) for one in some]), pairs)
 
 
-def shares(trained: float, control: float) -> Results:
-    kinds = ("context decides", "noun decides", "nothing decides", likelihood.ALONE)
-    known = {kind: trained if kind in likelihood.CONTROL_OF else control for kind in kinds}
-    return {"pairs": 240, "models": {"mine": {"trained": known, "untrained": [dict.fromkeys(kinds, 0.5)]}}}
+def owned(question: Question) -> list[str]:
+    """Whom the context names as an owner, and what is owned."""
+    words = question.before.split()
+    return [one for one in (question.who, question.noun) if words.count(one) > 1]
 
 
-@pytest.mark.parametrize(("control", "wanted"), [(0.5, True), (0.85, False)])
-def test_likelihood_must_differ_by_more_than_without_a_reading(control: float, wanted: bool) -> None:
-    told = likelihood.tell_likelihoods(shares(0.9, control))
+def test_only_what_knows_a_reading_is_told_apart() -> None:
+    """One who repeats the context's owner, one who knows things but no sentences, and one who reads."""
+
+    def repeats(question: Question) -> float:
+        return float(owned(question) == [question.who])
+
+    def knows_things(question: Question) -> float:
+        return float(any(f" {thing} " in question.behind for thing in INSTRUMENTS[0]))
+
+    def reads(question: Question) -> float:
+        thing = question.behind.split()[-2]
+        if owned(question):  # behind or before a context
+            return repeats(question) * (question.before.split().count(thing) > 1)
+        return knows_things(question) * (" with the " in question.before)
+
+    assert judged(repeats)["context decides"] == {"told": 1, "control": 1, "more": 0}
+    assert judged(knows_things)["noun decides"] == {"told": 1, "control": 1, "more": 0}
+    assert judged(reads)["context decides"] == {"told": 1, "control": 0, "more": 1}
+    assert judged(reads)["noun decides"] == {"told": 1, "control": 0, "more": 1}
+    assert not any(sum(shares.values()) for shares in judged(lambda _: 0.0).values())
+
+
+@pytest.mark.parametrize(("untrained_share", "wanted"), [(0.5, True), (0.85, False)])
+def test_likelihood_must_differ_by_more_than_with_fresh_weights(untrained_share: float, wanted: bool) -> None:
+    def shares(more: float) -> Results:
+        return {kind: {"told": 1.0, "control": 1.0, "more": more} for kind in likelihood.CONTROL_OF}
+
+    models = {"mine": {"trained": shares(0.9), "untrained": [shares(0.5), shares(untrained_share)]}}
+    told = likelihood.tell_likelihoods({"pairs": 240, "models": models})
     assert [one.shown for one in told if isinstance(one, Verdict)] == [wanted, wanted]
 
 
@@ -170,12 +197,12 @@ def test_a_given_language_model_judges_the_readings(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "data", documents=20, words=20)
     train(small_recipe(), corpus, tmp_path / "small")
     setting = Setting(corpus, tmp_path, quick=True, runs=(tmp_path / "small",))
-    judged = likelihood.measured_likelihoods(setting, ENCODER, 3, seeds=(1, 2))
-    assert judged["pairs"] == 6
-    (model,) = judged["models"].values()
-    assert set(judged["models"]) == {"small"}
+    told = likelihood.measured_likelihoods(setting, ENCODER, 3, seeds=(1, 2))
+    assert told["pairs"] == 6
+    (model,) = told["models"].values()
+    assert set(told["models"]) == {"small"}
     assert len(model["untrained"]) == 2
-    assert set(model["trained"]) == {*AMBIGUITIES, likelihood.ALONE}
+    assert set(model["trained"]) == set(likelihood.CONTROL_OF)
     assert heads.inputs(setting) != heads.inputs(replace(setting, runs=()))
     assert "heads" in USERS["--run"]
 
