@@ -53,7 +53,8 @@ def lab(
         typer.Option(
             "--run",
             metavar="RUN",
-            help="A run of `segue train`: a row of `results`, and a judge of likelihood in `heads`; may be repeated.",
+            help="A run of `segue train`. A language model is a row of `results`; `heads` asks it, or an encoder of "
+            "masked words, which reading of a sentence is likelier. May be repeated.",
         ),
     ] = None,
     encoder: Annotated[
@@ -95,6 +96,8 @@ def lab(
         experiment(name)  # raises an error that lists the experiments
     given = {"--run": run, "--models": models, "--encoder": encoder, "--pairs": pairs, "--words": words}
     _check_used(name, [option for option, value in given.items() if value])
+    if name == "results":
+        _check_language_models(run or [])
     from segue.lab.drawing import check_matplotlib
 
     check_matplotlib()
@@ -127,6 +130,16 @@ def _check_used(name: str, options: list[str]) -> None:
     for option in options:
         if name != "all" and name not in USERS[option]:
             raise InputError(f"{option} is for {' and '.join(USERS[option])}; {name} does not use it")
+
+
+def _check_language_models(runs: list[Path]) -> None:
+    from segue.checkpoint import task_of
+
+    for run in runs:
+        if task_of(run) == "encoding":
+            raise InputError(
+                f"{run} is an encoder, which has no bits per byte; its figures: segue eval {run}"
+            )
 
 
 def _measure(names: list[str], given: Setting, *, own_data: bool) -> None:

@@ -74,7 +74,7 @@ def measure_groups(setting: Setting, plan: Plan) -> Results:
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     scored, stream = scored_tokens(setting), setting.stream("test")  # too short a text is refused at once
     blocks = reading.choose_blocks(stream, sizes.blocks, sizes.size, contexts[-1], setting.seed)
-    controls = {f"control: {own} own tokens": own for own in plan.own if own < contexts[-1]}
+    controls = {f"control: {own} own tokens": own for own in plan.own if own in contexts[:-1]}
     models, losses = {}, dict[str, Tensor]()
     for name in names:
         architecture = tuned_member(setting, plan, name)

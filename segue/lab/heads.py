@@ -18,7 +18,7 @@ from segue.interop.encoders import load_encoder
 from segue.lab.cache import cached
 from segue.lab.drawing import HEAT, canvas
 from segue.lab.experiment import Block, Experiment, Picture, Results, Setting, Table, Verdict
-from segue.lab.likelihood import measured_likelihoods, tell_likelihoods
+from segue.lab.likelihood import likelihood_judges, measured_likelihoods, tell_likelihoods
 from segue.lab.probes import AMBIGUITIES, PROBES, Example, ReadingPair, drawn, vocabulary
 from segue.lab.shares import CONDITION, ahead, listed
 from segue.lab.trained import named
@@ -81,6 +81,7 @@ OFFSETS = sorted(range(-16, 17), key=abs)  # of equally good ones the nearest is
 def measure(setting: Setting) -> Results:
     encoder, count = _encoder(setting), COUNTS[setting.quick]
     seeds = [CONTROL_SEED + seed for seed in setting.seeds]  # not those of the encoder itself
+    judges = likelihood_judges(setting, encoder, seeds)  # first: a run that cannot judge is found at once
     read = {"trained": [_answered(setting, encoder, count)]}
     for number, (name, control) in enumerate(CONTROLS.items()):
         setting.report("controls", number, len(CONTROLS))
@@ -106,7 +107,7 @@ def measure(setting: Setting) -> Results:
             name: {who: [one["ambiguity"][name] for one in many] for who, many in read.items()}
             for name in AMBIGUITIES
         },
-        "likelihood": measured_likelihoods(setting, encoder, count, seeds),
+        "likelihood": measured_likelihoods(setting, judges, count),
     }
 
 
@@ -119,12 +120,13 @@ def inputs(setting: Setting) -> Results:
     encoder = setting.encoder
     return {
         "encoder": encoder and {"name": encoder.name, "weights": weights_digest(setting.text_encoder.model)},
-        "runs": {name: _weights_of(run) for name, run in named(setting.runs).items()},
+        "runs": {name: _facts(run) for name, run in named(setting.runs).items()},
     }
 
 
-def _weights_of(run: Path) -> str:
-    return weights_digest((load_encoder if task_of(run) == "encoding" else load)(run).model)
+def _facts(run: Path) -> Results:
+    bundle = (load_encoder if task_of(run) == "encoding" else load)(run)
+    return {"weights": weights_digest(bundle.model), "reading": bundle.reading.model_dump(mode="json")}
 
 
 def _answered(setting: Setting, encoder: TextEncoder, count: int) -> Results:

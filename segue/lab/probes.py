@@ -278,7 +278,7 @@ def _two_persons(half: int, draw: random.Random) -> list[str]:
 
 
 def nouns_decide(half: int, draw: random.Random) -> Iterator[ReadingPair]:
-    """One sees with a telescope, and has a scar: the last noun decides. Who has it is as often a man as a woman."""
+    """One sees with a telescope, and has a scar, man or woman: the last noun decides."""
     while True:
         who, noun = _two_persons(half, draw)
         same = {"who": who, "noun": noun, "verb": draw.choice(SEEING[half])}

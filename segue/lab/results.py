@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json
+from segue.checkpoint import COUNTERS, Bundle, checkpoints, load, read_json, task_of
 from segue.errors import InputError
 from segue.infer.evaluate import evaluate
 from segue.lab.ablation import bits, name_of
@@ -158,7 +158,8 @@ def _from_words(output: Path) -> Results:
 
 
 def given_runs(paths: Sequence[Path]) -> list[Given]:
-    return [_given(path, name) for name, path in named(paths).items()]
+    """The runs of language models; an encoder's run is for `heads`."""
+    return [_given(path, name) for name, path in named(paths).items() if task_of(path) != "encoding"]
 
 
 def _given(path: Path, name: str) -> Given:

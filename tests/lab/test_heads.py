@@ -1,27 +1,34 @@
 """Probes of attention heads: labels that are right, balanced positions, and controls that do not pass."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
 from torch import Tensor
 
 from runs import make_corpus, small_recipe
+from segue.checkpoint import Bundle
 from segue.cli.lab import USERS
-from segue.config import HeadConfig
+from segue.config import EncoderReading, HeadConfig, Reach, Reading, XLConfig
 from segue.errors import InputError
+from segue.infer.fill import fill
 from segue.lab import heads, likelihood
 from segue.lab.experiment import Results, Setting, Verdict
-from segue.lab.likelihood import Question, asked, asked_alone, preference_of_encoder
+from segue.lab.likelihood import Question, asked, asked_alone, preference_of_encoder, preference_of_reader
 from segue.lab.probes import AMBIGUITIES, INSTRUMENTS, MEN, PROBES, WOMEN, Example, drawn, matched, vocabulary
 from segue.lab.record import measured
 from segue.lab.report import write_report
+from segue.lab.results import given_runs
 from segue.lab.shares import ahead
 from segue.lab.word_attention import random_encoder, shuffled, untrained, weights_digest, word_weights
+from segue.nn.models import build_language_model
 from segue.nn.task_encoder import TaskEncoder
+from segue.text.tokenizer import ByteTokenizer
 from segue.training.run import train
 
 ENCODER = random_encoder(vocabulary(), 3)
@@ -124,6 +131,9 @@ def test_a_masked_head_says_which_reading_it_prefers() -> None:
     torch.testing.assert_close(one, -other)
     assert float(one) != pytest.approx(float(alone))
     torch.testing.assert_close(prefers([question])[0], one)  # whatever is read beside it
+    ((guesses,),) = fill(masked, [f"{question.before}[MASK]{question.behind}"], top=10_000)
+    chance = {guess.piece: guess.probability for guess in guesses}
+    assert float(one) == pytest.approx(math.log(chance[question.who] / chance[question.noun]), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", AMBIGUITIES)
@@ -150,8 +160,8 @@ def owned(question: Question) -> list[str]:
     return [one for one in (question.who, question.noun) if words.count(one) > 1]
 
 
-def test_only_what_knows_a_reading_is_told_apart() -> None:
-    """One who repeats the context's owner, one who knows things but no sentences, and one who reads."""
+def test_repeating_and_knowing_things_are_not_enough() -> None:
+    """One repeats the context's owner, one knows things but no sentences, and one knows whose thing it is."""
 
     def repeats(question: Question) -> float:
         return float(owned(question) == [question.who])
@@ -170,6 +180,20 @@ def test_only_what_knows_a_reading_is_told_apart() -> None:
     assert judged(reads)["context decides"] == {"told": 1, "control": 0, "more": 1}
     assert judged(reads)["noun decides"] == {"told": 1, "control": 0, "more": 1}
     assert not any(sum(shares.values()) for shares in judged(lambda _: 0.0).values())
+
+
+def test_a_pair_is_compared_with_its_own_control() -> None:
+    """One who repeats an owner more strongly in some scenes than in others knows no reading either."""
+
+    def repeats(question: Question) -> float:
+        scene = crc32(f"{question.who} {question.noun}{question.behind}".encode())
+        return (1 + scene % 97) * float(owned(question) == [question.who])
+
+    def knows_things(question: Question) -> float:
+        return float(crc32(question.behind.encode()) % 97)
+
+    assert judged(repeats)["context decides"]["more"] == 0
+    assert judged(knows_things)["noun decides"]["more"] == 0
 
 
 @pytest.mark.parametrize(("untrained_share", "wanted"), [(0.5, True), (0.85, False)])
@@ -197,14 +221,55 @@ def test_a_given_language_model_judges_the_readings(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "data", documents=20, words=20)
     train(small_recipe(), corpus, tmp_path / "small")
     setting = Setting(corpus, tmp_path, quick=True, runs=(tmp_path / "small",))
-    told = likelihood.measured_likelihoods(setting, ENCODER, 3, seeds=(1, 2))
+    judges = likelihood.likelihood_judges(setting, ENCODER, (1, 2))
+    told = likelihood.measured_likelihoods(setting, judges, 3)
     assert told["pairs"] == 6
     (model,) = told["models"].values()
     assert set(told["models"]) == {"small"}
     assert len(model["untrained"]) == 2
     assert set(model["trained"]) == set(likelihood.CONTROL_OF)
+    assert (
+        len({str(likelihood.measured_likelihoods(setting, {"": [one, one]}, 9)) for one in judges["small"]})
+        == 3
+    )
     assert heads.inputs(setting) != heads.inputs(replace(setting, runs=()))
     assert "heads" in USERS["--run"]
+    assert [run.name for run in given_runs([tmp_path / "small"])] == ["small"]
+
+
+@torch.no_grad()
+def test_a_reader_prefers_the_likelier_text() -> None:
+    torch.manual_seed(0)
+    model = build_language_model(XLConfig(vocab=256, width=8, layers=1, heads=2)).eval()
+    bundle = Bundle(model, Reading(segment=7, reach=Reach(memory=200)), ByteTokenizer())
+    question = Question("the dog saw the cat . the ", "dog", "cat", " slept .")
+
+    def nats(text: str) -> float:
+        tokens = torch.tensor([list(text.encode())])
+        hidden, _ = model(tokens[:, :-1], model.start(reach=Reach(memory=0)))
+        return float(model.nats(hidden, tokens[:, 1:]).sum())
+
+    before, who, noun, behind = question
+    wanted = nats(before + noun + behind) - nats(before + who + behind)
+    assert float(preference_of_reader(bundle)([question])) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_an_encoder_judges_by_its_masked_head(tmp_path: Path) -> None:
+    masked = TaskEncoder(ENCODER.model.config, HeadConfig(task="masked")).eval()
+    replace(ENCODER, model=masked).save(tmp_path / "masked")
+    ENCODER.save(tmp_path / "plain")
+    runs = (tmp_path / "masked",)
+    assert given_runs(runs) == []  # it has no bits per byte
+    setting = Setting(tmp_path, tmp_path, quick=True, runs=runs)
+    ((name, judges),) = likelihood.likelihood_judges(setting, ENCODER, (1, 2)).items()
+    assert (name, len(judges)) == ("masked", 3)
+    with pytest.raises(InputError, match="plain is an encoder without a masked-LM head"):
+        likelihood.likelihood_judges(replace(setting, runs=(tmp_path / "plain",)), ENCODER, (1,))
+    short = replace(ENCODER, model=masked, reading=EncoderReading(max_length=16))
+    prefers = preference_of_encoder(short)
+    assert prefers is not None
+    with pytest.raises(InputError, match=r"drops \[MASK\]"):
+        prefers([asked(drawn(AMBIGUITIES["context decides"], 0, 1, seed=0)[0].instrument)])
 
 
 def test_random_weights_show_nothing(results: Results) -> None:
