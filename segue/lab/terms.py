@@ -76,11 +76,15 @@ class SomeTerms(Attention):
 
 def relative_scores(query: Tensor, key: Tensor, relative: RelativeKeys, kept: str) -> Tensor:
     """(B, H, T, S) The sum of the kept ones of Transformer-XL's terms (a) to (d), before scaling."""
-    to_keys = _asked(query, relative.content_bias, "a" in kept, "c" in kept)
-    to_rows = _asked(query, relative.position_bias, "b" in kept, "d" in kept)
-    rows = relative.rows[len(relative.rows) - len(key) :]
-    by_key = torch.einsum("tbhd,sbhd->bhts", to_keys, key)
-    return by_key + relative_shift(torch.einsum("tbhd,rhd->bhtr", to_rows, rows))
+    scores = query.new_zeros(())
+    if "a" in kept or "c" in kept:
+        to_keys = _asked(query, relative.content_bias, "a" in kept, "c" in kept)
+        scores = scores + torch.einsum("tbhd,sbhd->bhts", to_keys, key)
+    if "b" in kept or "d" in kept:
+        to_rows = _asked(query, relative.position_bias, "b" in kept, "d" in kept)
+        rows = relative.rows[len(relative.rows) - len(key) :]
+        scores = scores + relative_shift(torch.einsum("tbhd,rhd->bhtr", to_rows, rows))
+    return scores
 
 
 def _asked(query: Tensor, bias: Tensor, by_query: bool, by_bias: bool) -> Tensor:
