@@ -149,7 +149,7 @@ def _of_run(run: Path, seeds: Sequence[int]) -> list[Preference]:
 
 
 def _of_encoder(encoder: TextEncoder, seeds: Sequence[int]) -> list[Preference]:
-    """None of them without a masked-LM head."""
+    """The preferences of an encoder and of fresh ones; an empty list if it has no masked-LM head."""
     encoders = (encoder, *(untrained(encoder, seed) for seed in seeds))
     return [prefers for one in encoders if (prefers := preference_of_encoder(one))]
 
